@@ -1,6 +1,7 @@
 """Errors that a user can mend, each one line that names the value and the remedy."""
 
 import difflib
+import functools
 import json
 import sys
 import traceback
@@ -79,11 +80,10 @@ def print_error(error: CopySpecError | OSError) -> None:
     print(f"copyspec-eval: error: {printable(text)}", file=sys.stderr)
 
 
+@functools.cache
 def report_errors_in_one_line() -> None:
     """Have the interpreter print an uncaught CopySpecError in a line; lm-eval lets it through."""
     previous = sys.excepthook
-    if getattr(previous, "reports_copyspec_errors", False):
-        return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, CopySpecError):
@@ -95,5 +95,4 @@ def report_errors_in_one_line() -> None:
         else:
             print(clean, end="", file=sys.stderr)
 
-    hook.reports_copyspec_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook

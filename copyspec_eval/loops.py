@@ -14,11 +14,9 @@ def looped_tokens(token_ids: Sequence[int]) -> int:
     >>> looped_tokens([7, *[1, 2] * 20]), looped_tokens([7, 1, 2, 1, 2])
     (38, 0)
     """
-    backwards = token_ids[::-1]
-    repeated = _prefix_lengths(backwards)
     looped = (
         count
-        for period, count in enumerate(repeated)
+        for period, count in enumerate(_prefix_lengths(token_ids[::-1]))
         if period and count >= max(_LEAST_TOKENS, (_LEAST_REPEATS - 1) * period)
     )
     return max(looped, default=0)

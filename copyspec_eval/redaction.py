@@ -50,14 +50,12 @@ def hide(name: str, value: Any) -> None:
     elif value is not None and not isinstance(value, bool):
         text = str(value)
         _named.add((name, text))
-        for part in {text, *_WORD.findall(text), *_secrets_of_url(text)}:
-            _hidden.update(_spellings(part))
+        _hidden.update(_spellings(text, *_WORD.findall(text), *_secrets_of_url(text)))
 
 
 def hide_url(url: str) -> None:
     """Mask user, password, query and fragment of a URL in every text from now on."""
-    for secret in _secrets_of_url(url):
-        _hidden.update(_spellings(secret))
+    _hidden.update(_spellings(*_secrets_of_url(url)))
 
 
 def address(url: str) -> str:
@@ -136,12 +134,11 @@ def shareable(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _of_environment(variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    secrets: set[str] = set()
+def _of_environment(variables: tuple[tuple[str, str], ...]) -> set[str]:
+    secrets: list[str] = []
     for name, value in variables:
-        for secret in [value.strip()] if looks_secret(name) else _secrets_of_url(value):
-            secrets |= _spellings(secret)
-    return frozenset(secrets)
+        secrets += [value.strip()] if looks_secret(name) else _secrets_of_url(value)
+    return _spellings(*secrets)
 
 
 def _secrets_of_url(url: str) -> Sequence[str]:
@@ -155,10 +152,10 @@ def _secrets_of_url(url: str) -> Sequence[str]:
     return [user, user.partition(":")[2], credentials, *values, fragment]
 
 
-def _spellings(secret: str) -> set[str]:
-    """The spellings of a secret in a text, a URL, JSON, Python and HTML."""
+def _spellings(*secrets: str) -> set[str]:
+    """The spellings of secrets in a text, a URL, JSON, Python and HTML."""
     spelled: set[str] = set()
-    for text in {secret, unquote_plus(secret)} - {""}:
+    for text in {*secrets, *map(unquote_plus, secrets)} - {""}:
         spelled |= {text, quote(text, safe=""), quote(text), quote_plus(text), html.escape(text)}
         quoted = json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)
         spelled |= {each[1:-1] for each in quoted}

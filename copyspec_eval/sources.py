@@ -74,13 +74,21 @@ def locate(path: str) -> Path:
     """Where `path` of `FILES` is: below `$COPYSPEC_DATA_DIR` if that is set, else downloaded."""
     if path not in FILES:
         raise unknown_option("data file", path, FILES)
-    if (folder := data_dir()) is None:
-        return _cached(path)
-    local = folder / path
-    if not local.is_file():
-        remedy = f"put a copy there, or unset {DATA_DIR_VARIABLE} to download it"
-        raise DataError(f"{local}: no such file; {remedy}")
-    return local
+    if folder := data_dir():
+        if not (local := folder / path).is_file():
+            remedy = f"put a copy there, or unset {DATA_DIR_VARIABLE} to download it"
+            raise DataError(f"{local}: no such file; {remedy}")
+        return local
+    file = FILES[path]
+    pooch.get_logger().setLevel("WARNING")
+    cache = pooch.os_cache("copyspec_eval") / file.sha256[:12]
+    downloader = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
+    try:
+        return Path(pooch.retrieve(*file, Path(path).name, cache, downloader=downloader))
+    except (OSError, ValueError) as error:
+        reason = f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100})"
+        remedy = f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
+        raise DataError(f"{reason}; {remedy}") from error
 
 
 def read_as_published(path: str) -> str:
@@ -97,9 +105,21 @@ def read_jsonl(path: Path) -> Iterator[JsonLine]:
     """The lines of a JSONL file, of which there is at least one; blank ones are skipped."""
     is_empty = True
     for number, line in journal.lines(path):
-        if line.strip():
-            is_empty = False
-            yield JsonLine(f"{path}:{number}", _json_object(f"{path}:{number}", line))
+        if not line.strip():
+            continue
+        is_empty, where = False, f"{path}:{number}"
+        try:
+            fields = journal.parsed(line)
+        except json.JSONDecodeError as error:
+            reason = f"not JSON ({error.msg} at column {error.colno})"
+            raise DataError(f"{where}: {reason}; write one JSON object on each line") from error
+        except ValueError as error:
+            reason = f"not JSON that can be read ({error})"
+            raise DataError(f"{where}: {reason}; correct the line") from error
+        if not isinstance(fields, dict):
+            actual = f"a {type(fields).__name__}, not a JSON object"
+            raise DataError(f"{where}: {actual}; write one JSON object on each line")
+        yield JsonLine(where, fields)
     if is_empty:
         raise DataError(f"{path}: no rows in it; copy the file again")
 
@@ -124,31 +144,3 @@ def read_questions(path: Path) -> list[Question]:
         places[identity] = where
         questions.append(question)
     return questions
-
-
-def _json_object(where: str, line: bytes) -> dict[str, Any]:
-    try:
-        fields = journal.parsed(line)
-    except json.JSONDecodeError as error:
-        reason = f"not JSON ({error.msg} at column {error.colno})"
-        raise DataError(f"{where}: {reason}; write one JSON object on each line") from error
-    except ValueError as error:
-        reason = f"not JSON that can be read ({error})"
-        raise DataError(f"{where}: {reason}; correct the line") from error
-    if not isinstance(fields, dict):
-        actual = f"a {type(fields).__name__}, not a JSON object"
-        raise DataError(f"{where}: {actual}; write one JSON object on each line")
-    return fields
-
-
-def _cached(path: str) -> Path:
-    file = FILES[path]
-    pooch.get_logger().setLevel("WARNING")
-    cache = pooch.os_cache("copyspec_eval") / file.sha256[:12]
-    downloader = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
-    try:
-        return Path(pooch.retrieve(*file, Path(path).name, cache, downloader=downloader))
-    except (OSError, ValueError) as error:
-        reason = f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100})"
-        remedy = f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
-        raise DataError(f"{reason}; {remedy}") from error

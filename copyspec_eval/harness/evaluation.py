@@ -40,10 +40,7 @@ _CALLS: ContextVar[dict[str, dict[str, Any]]] = ContextVar("calls", default={}) 
 
 def output_folder() -> Path | None:
     """The folder of lm-eval's `--output_path`, which only its EvaluationTracker gets."""
-    return _folder(_arguments("simple_evaluate").get("evaluation_tracker"))
-
-
-def _folder(tracker: Any) -> Path | None:
+    tracker = _arguments("simple_evaluate").get("evaluation_tracker")
     path = Path(tracker.output_path) if tracker and tracker.output_path else None
     return path.parent if path and path.suffix == ".json" else path
 
@@ -107,11 +104,9 @@ def num_answers() -> int | None:
         # These are of this rank's documents. Only several ranks need to know how many there are in
         # all: lm-eval may prepare the documents anew for it.
         if asked and call["lm"].world_size > 1:
-            samples = (call["samples"] or {}).get(name)
-            documents = len(set(samples)) if samples else len(task.eval_docs)
-            if call["limit"] and not samples:
-                documents = min(get_sample_size(task, call["limit"]), documents)
-            answers = answers // len({each.doc_id for each in asked}) * documents
+            limit, samples = call["limit"] or None, (call["samples"] or {}).get(name)
+            documents = samples or range(len(task.eval_docs))[: get_sample_size(task, limit)]
+            answers = answers // len({each.doc_id for each in asked}) * len(set(documents))
         total += answers
     return total
 
@@ -130,7 +125,7 @@ def _arguments(function: str) -> dict[str, Any]:
 
 def _check_saving(tracker: Any) -> None:
     """Fail if the evaluation's files are not written whole, where lm-eval only warns."""
-    if (folder := _folder(tracker)) is None or "save_results_samples" in vars(tracker):
+    if (folder := output_folder()) is None or "save_results_samples" in vars(tracker):
         return
     save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
 
@@ -234,9 +229,10 @@ def _wrap(function: Callable[..., Any]) -> None:
                         raise OptionError(f"pass {name} as --{name}, not in --model_args")
             if given["gen_kwargs"]:
                 given["gen_kwargs"] = parse_arguments(given["gen_kwargs"])
-            _check_saving(given["evaluation_tracker"])
         token = _CALLS.set(_CALLS.get() | {function.__name__: given})
         try:
+            if is_whole:
+                _check_saving(given["evaluation_tracker"])
             results = function(*call.args, **call.kwargs)
         finally:
             _CALLS.reset(token)

@@ -125,7 +125,6 @@ class MultiTurnTask(ConfigurableTask):
         self._higher_is_better |= scores | dict.fromkeys(shown, True)
         self._aggregation_list |= dict.fromkeys(scores, mean)
         self._aggregation_list |= {name: partial(_over, shown[name]) for name in shown}
-        self._system_instruction: str | None = None
         self._rank = 0
         self._reported: set[str] = set()
 
@@ -167,15 +166,13 @@ class MultiTurnTask(ConfigurableTask):
         if self._is_scored:
             self.check_scoring()
         self._rank = kwargs.get("rank", 0)
-        self._system_instruction = kwargs.get("system_instruction")
         super().build_all_requests(**kwargs)
-        has_template = kwargs.get("apply_chat_template")
         for instance in self._instances:
-            instance.chat_template = kwargs.get("chat_template") if has_template else None
+            instance.chat_template = kwargs.get("chat_template")
 
     def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
-        """Nothing: a `TurnInstance` renders its prompt."""
-        return ""
+        """The system instruction alone: a `TurnInstance` renders its prompt."""
+        return kwargs.get("system_instruction") or ""
 
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
@@ -186,7 +183,7 @@ class MultiTurnTask(ConfigurableTask):
                 f"{self.num_turns}; give every document the same number"
             )
         description = self.resolve_field(doc, self.config.description)
-        system = "\n\n".join(filter(None, (self._system_instruction, description)))
+        system = "\n\n".join(filter(None, (ctx, description)))
         requests: list[TurnInstance] = []
         for question in turns:
             previous = requests[-1] if requests else None

@@ -74,11 +74,10 @@ class RequestBuilder(SequenceBuilder):
             _check_whole(text, f"until={text!r}")
         try:
             settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
-            settings["max_gen_toks"] = operator.index(settings["max_gen_toks"])
+            max_gen_toks = operator.index(settings.pop("max_gen_toks"))
         except (OverflowError, TypeError, ValueError) as error:
             raise RequestError(f"gen_kwargs {gen_kwargs} are invalid: {error}") from error
         until = handle_stop_sequences(settings.pop("until"), eos=self._eos_text)
-        max_gen_toks = settings.pop("max_gen_toks")
         if not settings.get("do_sample"):
             settings.pop("temperature", None)
         return settings, until, max_gen_toks

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from lm_eval.api.instance import Instance
@@ -49,14 +48,6 @@ def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> li
     return [rescored.get(pair.key, pair) for pair in pairs]
 
 
-class _TokenAnswer(NamedTuple):
-    """One answer as tokens, A's or B's, and the other one as text."""
-
-    token_ids: tuple[int, ...]
-    other_text: str
-    is_b: bool
-
-
 class _RescoringModel:
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
@@ -94,19 +85,23 @@ class _RescoringModel:
 
     def _explain_text(self, job: Prepared, a: Answer, b: Answer) -> Difference | None:
         """The nearest of the differences in tokens that the texts may stand for."""
-        if a.token_ids is None and b.token_ids is not None:
-            answer = _TokenAnswer(b.token_ids, a.text, is_b=True)
-        else:
-            ids = a.token_ids or tuple(self._lm.tok_encode(a.text, add_special_tokens=False))
-            answer = _TokenAnswer(ids, b.text, is_b=False)
-        possible = [each for each in self._candidates(job, answer) if each.margin is not None]
-        return min(possible, key=lambda each: each.margin or 0.0, default=None)
+        has_only_b = a.token_ids is None and b.token_ids is not None
+        given, other = (b, a) if has_only_b else (a, b)
+        ids = given.token_ids or tuple(self._lm.tok_encode(given.text, add_special_tokens=False))
+        candidates = self._candidates(job, ids, other.text)
+        possible = [each for each in candidates if each.margin is not None]
+        nearest = min(possible, key=lambda each: each.margin or 0.0, default=None)
+        if nearest is None or not has_only_b:
+            return nearest
+        token, other_token = nearest.baseline_token_id, nearest.token_id
+        return replace(nearest, token_id=token, baseline_token_id=other_token)
 
-    def _candidates(self, job: Prepared, answer: _TokenAnswer) -> Iterator[Difference]:
-        """One difference for each position at which the other text may have taken another token."""
-        ids = answer.token_ids
+    def _candidates(
+        self, job: Prepared, ids: tuple[int, ...], other_text: str
+    ) -> Iterator[Difference]:
+        """One difference for each position at which `other_text` may have another token."""
         texts = (self._text(ids[: place + 1]) for place in range(len(ids)))
-        visible = (n for n, text in enumerate(texts) if not self._may_begin(job, text, answer))
+        visible = (n for n, text in enumerate(texts) if not self._may_begin(job, text, other_text))
         last = next(visible, len(ids) - 1)  # the first token that shows
         for position in range(last, max(-1, last - _BYTES_PER_CHARACTER), -1):
             before, token = ids[:position], ids[position]
@@ -115,16 +110,16 @@ class _RescoringModel:
             rescored = self._rescorer.rescore(job.sequence, before, ids[position:])
             count = min(_NUM_ALTERNATIVES, len(rescored.logits))
             for other in map(int, torch.topk(rescored.logits, count).indices):
-                if other != token and self._may_begin(job, self._text((*before, other)), answer):
-                    tokens = (token, other) if answer.is_b else (other, token)
+                text = self._text((*before, other))
+                if other != token and self._may_begin(job, text, other_text):
                     margin = rescored.margin(token, other)
-                    yield Difference(position, *tokens, margin, rescored.noise)
+                    yield Difference(position, other, token, margin, rescored.noise)
                     break
 
-    def _may_begin(self, job: Prepared, text: str, answer: _TokenAnswer) -> bool:
-        """Whether `text`, cut at a stop string, can be the beginning of the other answer."""
+    def _may_begin(self, job: Prepared, text: str, answer: str) -> bool:
+        """Whether `text`, cut at a stop string, can be the beginning of `answer`."""
         cut: str = postprocess_generated_text(text, stop=job.until, think_end_token=None)
-        uncut = [answer.other_text, *(answer.other_text + stop for stop in job.until)]
+        uncut = [answer, *(answer + stop for stop in job.until)]
         return any(possible.startswith(cut) for possible in uncut)
 
     def _text(self, token_ids: Sequence[int]) -> str:

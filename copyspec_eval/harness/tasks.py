@@ -170,8 +170,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     def prepare_scores(self) -> None:
         scored = [each for each in self._instances if each.turn in SCORED_TURNS]
         answers = [(i, str(text or "")) for i in scored for text in i.filtered_resps.values()]
-        extracted = (gsm8k.extract_program(answer) for _, answer in answers)
-        sources = [source for source in extracted if source is not None]
+        sources = [source for _, text in answers if (source := gsm8k.extract_program(text))]
         self._outcomes = dict(zip(sources, programs.run_all(sources), strict=True))
         verdicts = {turn: Counter[str]() for turn in SCORED_TURNS}
         for instance, answer in answers:

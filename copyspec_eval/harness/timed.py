@@ -99,9 +99,7 @@ class TimedLM(Backend):
 
     def record(self, job: Asked, text: str, answer: TimedAnswer) -> RecordedText:
         ours = {"backend": self.base_name, "drafter": self.drafter, "batch_size": self._rows}
-        decode = None
-        if answer.spans:
-            decode = partial(self.tokenizer.decode, skip_special_tokens=False)
+        decode = partial(self.tokenizer.decode, skip_special_tokens=False) if answer.spans else None
         return self._recorder.add(job, text, answer, decode, **ours)
 
     def get_model_info(self) -> dict[str, Any]:

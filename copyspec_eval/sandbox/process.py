@@ -154,52 +154,42 @@ def run_at(level: Level, command: Command) -> Outcome:
 @contextmanager
 def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
     """A command that runs at a level, and all that it starts; `output` is for `Popen`."""
+    limits, readable = command.limits, _readable_paths(command.readable)
     with ExitStack() as stack:
         try:
-            watch = _start(stack, level, command, output)
+            folder = stack.enter_context(_temporary_folder()) if level.shared else _ISOLATED_FOLDER
+            ours, theirs = map(stack.enter_context, socket.socketpair())
+            settings = _settings(level, command, readable, folder, theirs.fileno())
+            process = subprocess.Popen(
+                [
+                    *(() if level.shared else _bubblewrap(readable, limits.file_bytes)),
+                    *(PYTHON, "-I", "-S", "-c", _START, settings, *command.arguments),
+                ],
+                stdin=stack.enter_context(_sealed(command.stdin)),
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env=_ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
+                start_new_session=True,
+                pass_fds=[theirs.fileno(), *(channel.fileno() for channel in command.channels)],
+            )
         except OSError as error:
             reason = f"cannot start the sandbox ({error}); remove the cause and run again"
             raise SandboxError(reason) from error
+        theirs.close()
+        watch = Watch(process, ours, limits)
+        stack.callback(_stop, watch, level.shared)
         yield watch
-
-
-def _start(stack: ExitStack, level: Level, command: Command, output: int) -> Watch:
-    limits, readable = command.limits, _readable_paths(command.readable)
-    folder = stack.enter_context(_temporary_folder()) if level.shared else _ISOLATED_FOLDER
-    ours, theirs = map(stack.enter_context, socket.socketpair())
-    stdin = stack.enter_context(_sealed(command.stdin))
-    settings = _settings(level, command, readable, folder, theirs.fileno())
-    process = subprocess.Popen(
-        [
-            *(() if level.shared else _bubblewrap(readable, limits.file_bytes)),
-            *(PYTHON, "-I", "-S", "-c", _START, settings, *command.arguments),
-        ],
-        stdin=stdin,
-        stdout=output,
-        stderr=output,
-        cwd="/",
-        env=_ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
-        start_new_session=True,
-        pass_fds=[theirs.fileno(), *(channel.fileno() for channel in command.channels)],
-    )
-    theirs.close()
-    watch = Watch(process, ours, limits)
-    stack.callback(_stop, watch, level.shared)
-    return watch
 
 
 def _stop(watch: Watch, shared: bool) -> None:
     """End `child`, and with it all processes that it started, and wait for it."""
-    process = watch.process
     watch.control.close()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream:
-            stream.close()
+    with watch.process as process:  # closes its streams and waits
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
     if shared and watch.group > 1:
         # If the sandbox itself was stopped, nothing else ends the program.
         with suppress(OSError):

@@ -36,7 +36,11 @@ class ChatModel:
         body: dict[str, Any] = {"model": self.name, "messages": messages}
         body |= {"temperature": 0, "max_tokens": MAX_TOKENS}
         completion = openai_api.request(self._url, body, openai_api.TIMEOUT_SECONDS)
-        return without_secrets(_content(completion))
+        try:
+            content = completion["choices"][0]["message"]["content"]
+        except (LookupError, TypeError):  # not a chat completion
+            return ""
+        return without_secrets(content) if isinstance(content, str) else ""
 
 
 def ask_missing(
@@ -74,12 +78,3 @@ def ask_missing(
     finally:
         pool.shutdown(cancel_futures=True)
     return reasons
-
-
-def _content(completion: Any) -> str:
-    """The text of a chat completion; "" if it has none, or is not a chat completion."""
-    try:
-        content = completion["choices"][0]["message"]["content"]
-    except (LookupError, TypeError):
-        return ""
-    return content if isinstance(content, str) else ""

@@ -47,18 +47,15 @@ def first_number(output: str) -> float | None:
     return float(match.group().replace(",", "")) if match else None
 
 
-def is_correct(output: str, gold: float) -> bool:
-    """Whether the first number of `output` equals `gold`, to a relative tolerance of 1e-6."""
-    number = first_number(output)
-    return number is not None and abs(number - gold) <= _RELATIVE_TOLERANCE * abs(gold)
-
-
 def verdict(outcome: Outcome | None, gold: float) -> str:
-    """`RIGHT`, or why not; only a program (an `outcome`) that ends with exit code 0 counts."""
+    """`RIGHT`, or why not; only a program (an `outcome`) that ends with exit code 0 counts.
+
+    Its first number must equal `gold`, to a relative tolerance of 1e-6.
+    """
     if outcome is None:
         return "no program"
     if outcome.status != "ok":
         return outcome.reason
-    if first_number(outcome.stdout) is None:
+    if (number := first_number(outcome.stdout)) is None:
         return "no number printed"
-    return RIGHT if is_correct(outcome.stdout, gold) else "wrong number"
+    return RIGHT if abs(number - gold) <= _RELATIVE_TOLERANCE * abs(gold) else "wrong number"

@@ -6,8 +6,8 @@ Only the request goes through `chat`: FastChat's client needs openai < 1 and a l
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from os import devnull
 from pathlib import Path
@@ -141,10 +141,15 @@ def judge_all(
             for attempt in range(NUM_JUDGEMENTS):
                 if attempt:
                     time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
-                with suppress(SyntaxError):  # a rating such as 08 is no number to FastChat
-                    row = _played(play, match_class(question, *names, *answers, *how))
-                    if _is_usable(row):
-                        return row | {"judge": judge_names[match.key]}
+                try:
+                    row: dict[str, Any] = play(match_class(question, *names, *answers, *how), None)
+                except SyntaxError:  # a rating such as 08 is no number to FastChat
+                    continue
+                except (IndexError, KeyError, TypeError, ValueError) as error:
+                    reason = f"not FastChat's judge data ({error!r}); copy its files again"
+                    raise DataError(reason) from error
+                if _is_usable(row):
+                    return row | {"judge": judge_names[match.key]}
             what = "verdict" if is_pair else "rating"
             raise NoReplyError(f"no {what} in {NUM_JUDGEMENTS} judgements")
 
@@ -172,14 +177,6 @@ def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
 
     with mock.patch.object(common, "chat_completion_openai", complete):
         yield common, gen_judgment
-
-
-def _played(play: Callable[..., dict[str, Any]], match: Any) -> dict[str, Any]:
-    try:
-        return play(match, None)
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        reason = f"not FastChat's judge data ({error!r}); copy its files again"
-        raise DataError(reason) from error
 
 
 def _is_usable(row: Mapping[str, Any]) -> bool:

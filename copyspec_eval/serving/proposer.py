@@ -24,12 +24,11 @@ from copyspec_eval.drafters import registry
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.errors import OptionError
-from copyspec_eval.reports.earlier_runs import read_earlier
+from copyspec_eval.reports.earlier_runs import TokenIds, read_earlier
 from copyspec_eval.types import Attempt, Draft, DraftOptions, Span, Verdict
 
-TokenIds = Sequence[int]
-# Tokens of prompt and output so far, and how many of them the step has just added.
-Row = tuple[NDArray[numpy.int32], int]
+# Tokens of prompt and output before the step, and with those that it has added.
+Row = tuple[NDArray[numpy.int32], NDArray[numpy.int32]]
 
 VARIABLE = "COPYSPEC_DRAFTING"
 NAME, WORKER = f"{__name__}.CopySpecProposer", f"{__name__}.CopySpecWorker"
@@ -78,9 +77,9 @@ class CopySpecProposer:
         started = perf_counter()
         rows: list[Row | None] = []
         for row, sampled in enumerate(sampled_token_ids):
-            length = int(num_tokens_no_spec[row])
-            drafts_next = bool(sampled) and length < self._max_length
-            rows.append((token_ids_cpu[row, :length], len(sampled)) if drafts_next else None)
+            text = token_ids_cpu[row, : int(num_tokens_no_spec[row])]
+            drafts_next = bool(sampled) and len(text) < self._max_length
+            rows.append((text[: len(text) - len(sampled)], text) if drafts_next else None)
         taken = self.requests.take(rows)
         if self._ended is not None and self.requests.is_steady:
             self._clock.add(*self._step, started - self._ended)
@@ -218,13 +217,13 @@ class Requests:
         by_length: defaultdict[int, list[Request]] = defaultdict(list)
         for request in self.running:
             by_length[len(request.text)].append(request)
-        taken = [row and _next(row, by_length) for row in rows]
+        taken = [row and _next(row[0], by_length) for row in rows]
         left = [request for same in by_length.values() for request in same]
         self.is_steady = not left and None not in taken
         for number, row in enumerate(rows):
             if row is not None:
-                taken[number] = each = taken[number] or self._other(row, left)
-                each.go_on(row[0])
+                taken[number] = each = taken[number] or self._other(row[0], left)
+                each.go_on(row[1])
         self.running = [request for request in taken if request is not None]
         for request in left:
             request.end()
@@ -252,9 +251,7 @@ class Requests:
             drafted.append(nearest.drafted(text, len(prompt_ids)) if nearest else Drafted())
         return drafted
 
-    def _other(self, row: Row, left: list[Request]) -> Request:
-        text, count = row
-        before = text[: len(text) - count]
+    def _other(self, before: NDArray[numpy.int32], left: list[Request]) -> Request:
         # The row may be several steps on: the engine does not ask for drafts after each.
         shorter = [each for each in (*left, *self.ended[::-1]) if len(each.text) <= len(before)]
         if not (begun := [each for each in shorter if _agree(each.text, before)]):
@@ -268,10 +265,8 @@ class Requests:
         return request
 
 
-def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
-    """Take the request to which the step has added the row's last tokens out of `by_length`."""
-    text, count = row
-    before = text[: len(text) - count]
+def _next(before: NDArray[numpy.int32], by_length: dict[int, list[Request]]) -> Request | None:
+    """Take the request of exactly these tokens out of `by_length`."""
     alike = by_length[len(before)]
     if (request := next((each for each in alike if _agree(each.text, before)), None)) is not None:
         alike.remove(request)

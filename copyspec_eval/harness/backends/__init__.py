@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
+from unittest import mock
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
@@ -43,14 +44,10 @@ class Backend(LM):
         """Texts and figures; lm-eval's cache is off, since it gets answers with their records."""
         generate = super().generate_until
         quiet = {"disable_tqdm": True} if "disable_tqdm" in parameters(generate) else {}
-        cache: CacheHook = self.cache_hook
-        self.set_cache_hook(CacheHook(None))
-        try:
+        with mock.patch.object(self, "cache_hook", CacheHook(None)):
             started = perf_counter()
             texts: list[str] = generate(group, **quiet)
             seconds = perf_counter() - started
-        finally:
-            self.set_cache_hook(cache)
         return texts, self.timed_answers(group, seconds)
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 from lm_eval.api.instance import Instance
 
@@ -153,11 +154,8 @@ def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
                 num_tokens[state.external_req_id].append(len(output.new_token_ids))
         return processed
 
-    processor.process_outputs = noted
-    try:
+    with mock.patch.object(processor, "process_outputs", noted):
         yield num_tokens
-    finally:
-        del processor.process_outputs
 
 
 def attempts(

@@ -95,8 +95,7 @@ def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
     while len(sources) < len(answers):
         rest = answers[len(sources) :]
         outcome = _sanitise(rest)
-        lines = outcome.stdout.splitlines()
-        whole = lines if outcome.stdout.endswith("\n") else lines[:-1]
+        whole = outcome.stdout.split("\n")[:-1]
         sources += [str(json.loads(line)) for line in whole]
         if not whole:
             logger.warning("an answer is tested as it is, unsanitised: %s", outcome.reason)
