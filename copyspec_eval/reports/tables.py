@@ -129,27 +129,19 @@ def run_table(rows: Sequence[TurnRecord]) -> str:
     return terminal(*cells(columns, figures), "simple")
 
 
-class Gain(NamedTuple):
-    """What drafting won: "1.94×", "" without times; and in a sentence with interval and answers."""
-
-    speedup: str
-    sentence: str
-
-
 def gains(rows: Sequence[TurnRecord]) -> list[str]:
     """What each drafter of a paired run won, in a sentence; nothing of runs that are not paired."""
     frame = turns.frame([row for row in rows if row.baseline])
-    by_drafter = {name: gain(part).sentence for name, part in frame.groupby("drafter")}
+    by_drafter = {name: gain(part)[1] for name, part in frame.groupby("drafter")}
     is_one = len(by_drafter) == 1
     return [text if is_one else f"{name}: {text}" for name, text in by_drafter.items()]
 
 
-def gain(paired: DataFrame) -> Gain:
-    """What drafting won in paired turns: the speed-up of those that ended; if none did, of all.
+def gain(paired: DataFrame) -> tuple[str, str]:
+    """The speed-up of paired turns that ended, if none did of all, and a sentence with intervals.
 
-    >>> paired = turns.frame([])
-    >>> gain(paired)
-    Gain(speedup='', sentence='0 of 0 answers identical')
+    >>> gain(turns.frame([]))
+    ('', '0 of 0 answers identical')
     """
     count, ended = len(paired), int(paired["ended"].count())
     answers = "answer" if ended == 1 else f"{ended} answers"
@@ -162,8 +154,8 @@ def gain(paired: DataFrame) -> Gain:
         if speedup:
             word = "faster" if float(speedup) >= 1 else "as fast"
             interval = f" (95 %: {low} to {high})" if low else " (one conversation only)"
-            return Gain(f"{speedup}×", f"{speedup}× {word}{over}{interval}, {identical}")
-    return Gain("", identical)
+            return f"{speedup}×", f"{speedup}× {word}{over}{interval}, {identical}"
+    return "", identical
 
 
 def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:
