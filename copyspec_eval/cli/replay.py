@@ -13,7 +13,7 @@ from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.reports.earlier_runs import Trace
 from copyspec_eval.types import ReplayedTurn
 
-_BUDGET = 1024  # tokens, in which a drafter does not see where the answer ends
+_BUDGET = 1024  # tokens that a request usually allows, which bound a draft; answers end earlier
 
 
 def replay_turn(
