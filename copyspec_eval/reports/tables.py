@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import turns
-from copyspec_eval.reports.summary import ALL_METRICS, figures_by
+from copyspec_eval.reports.summary import ALL_METRICS, figures_by, summarise
 from copyspec_eval.types import ReplayedTurn
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?( ±[\d.,]+%?)?")
@@ -113,10 +113,10 @@ def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
     """`{task: {"turn 1": {metric: value, …, "by_category": {name: {metric: value, …}}}, …}}`."""
     frame = turns.frame(rows)
     results: dict[str, Any] = {}
-    for (task, turn), figures in _figures_by(frame, ["task", "turn"]).items():
-        results.setdefault(task, {})[f"turn {turn}"] = figures | {"by_category": {}}
-    for (task, turn, name), figures in _figures_by(frame, ["task", "turn", "category"]).items():
-        results[task][f"turn {turn}"]["by_category"][name] = figures
+    for (task, turn), part in frame.groupby(["task", "turn"]):
+        results.setdefault(task, {})[f"turn {turn}"] = summarise(part) | {"by_category": {}}
+    for (task, turn, name), part in frame.groupby(["task", "turn", "category"]):
+        results[task][f"turn {turn}"]["by_category"][name] = summarise(part)
     return results
 
 
@@ -156,12 +156,6 @@ def gain(paired: DataFrame) -> tuple[str, str]:
             interval = f" (95 %: {low} to {high})" if low else " (one conversation only)"
             return f"{speedup}×", f"{speedup}× {word}{over}{interval}, {identical}"
     return "", identical
-
-
-def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:
-    """The figures of each group as JSON values; None for what has none."""
-    figures = figures_by(frame, by)
-    return dict(figures.astype(object).where(figures.notna(), None).to_dict(orient="index"))
 
 
 def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
