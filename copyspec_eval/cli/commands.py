@@ -9,12 +9,8 @@ import webbrowser
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
 
 from copyspec_eval.errors import CopySpecError, DataError, OptionError, print_error, printable
-
-if TYPE_CHECKING:
-    from copyspec_eval.reports.runs import Run
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -62,39 +58,33 @@ def replay(arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print where two runs' answers and scores differ, or the arms of one; 1 if answers do."""
-    from copyspec_eval.reports.comparison import comparison_tables
+    from copyspec_eval.reports import comparison
     from copyspec_eval.reports.recorded import read_whole
     from copyspec_eval.reports.runs import read_arms
 
-    run_a = read_whole(arguments.run_a)
-    if arguments.run_b is None:
-        pairs = read_arms(run_a)
-    else:
-        pairs = {"": (run_a, read_whole(arguments.run_b))}
-    figures = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
+    run_a, folder_b = read_whole(arguments.run_a), arguments.run_b
+    pairs = {"": (run_a, read_whole(folder_b))} if folder_b else read_arms(run_a)
+    figures = {}
+    for name, (a, b) in pairs.items():
+        answers, scores = comparison.compare_answers(a, b), comparison.compare_scores(a, b)
+        if arguments.rescore:
+            from copyspec_eval.harness.rescoring import rescore
+
+            dtypes = {run.dtype for run in (a, b) if run.dtype}
+            answers = rescore(answers, arguments.rescore, dtypes)
+        if not answers and not any(score.num_documents for score in scores):
+            places = f"{a.folder}, {b.folder}"
+            raise DataError(f"{places}: nothing to compare; give two runs of one task")
+        figures[name] = comparison.comparison_figures(answers, scores)
     if arguments.json:
         [only] = figures.values() if len(figures) == 1 else [figures]
         print(json.dumps(only, indent=2))
     else:
         for name, each in figures.items():
             title = f"{name}:\n" if len(figures) > 1 else ""
-            _show(title + comparison_tables(each))
+            _show(title + comparison.comparison_tables(each))
     _print_notes(note for pair in pairs.values() for run in pair for note in run.notes)
     return int(not all(each["equal"] for each in figures.values()))
-
-
-def _compared(a: "Run", b: "Run", model: str | None) -> dict[str, Any]:
-    from copyspec_eval.reports import comparison
-
-    answers = comparison.compare_answers(a, b)
-    if model:
-        from copyspec_eval.harness.rescoring import rescore
-
-        answers = rescore(answers, model, {run.dtype for run in (a, b) if run.dtype})
-    scores = comparison.compare_scores(a, b)
-    if not answers and not any(score.num_documents for score in scores):
-        raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
-    return comparison.comparison_figures(answers, scores)
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -169,10 +159,10 @@ def doctor(arguments: argparse.Namespace) -> int:
     from copyspec_eval.cli.doctor import examine
 
     findings = list(examine())
-    width = max(len(each.name) for each in findings)
-    for each in findings:
-        _show(f"{each.name:{width}}  {each.text}")
-    broken = [each.name for each in findings if each.is_broken]
+    width = max(len(name) for name, _, _ in findings)
+    for name, text, _ in findings:
+        _show(f"{name:{width}}  {text}")
+    broken = [name for name, _, is_broken in findings if is_broken]
     _show(f"broken: {', '.join(broken)}" if broken else "nothing that a run needs is broken")
     return int(bool(broken))
 

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import NamedTuple
 
 from copyspec_eval import provenance
 from copyspec_eval.errors import OptionError
@@ -23,28 +22,20 @@ _EXTRAS = {
 """A module of each optional extra, and what it is for."""
 
 
-class Finding(NamedTuple):
-    """One line: what was looked at, and what is there."""
-
-    name: str
-    text: str
-    is_broken: bool = False
-
-
-def examine() -> Iterator[Finding]:
-    """Look at one thing after the other; what cannot be looked at is broken."""
+def examine() -> Iterator[tuple[str, str, bool]]:
+    """Name and state of one thing after the other, and whether it is broken, as what raises is."""
     for package, number in provenance.versions().items():
-        yield Finding(package, number, number == "not installed")
+        yield package, number, number == "not installed"
     for name, look in _LOOKS.items():
         try:
-            yield Finding(name, look())
+            yield name, look(), False
         except Exception as error:
             reason = str(error) or type(error).__name__
             # Only some tasks run programs, and they refuse without a sandbox.
-            yield Finding(name, reason.splitlines()[0], not isinstance(error, OptionError))
+            yield name, reason.splitlines()[0], not isinstance(error, OptionError)
     for extra, (module, what) in _EXTRAS.items():
         if find_spec(module) is None:
-            yield Finding("not installed", f"{what}: pip install 'copyspec-eval[{extra}]'")
+            yield "not installed", f"{what}: pip install 'copyspec-eval[{extra}]'", False
 
 
 def _processor() -> str:

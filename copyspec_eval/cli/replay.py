@@ -10,9 +10,10 @@ from dataclasses import replace
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
-from copyspec_eval.errors import DataError
 from copyspec_eval.reports.earlier_runs import Trace
 from copyspec_eval.types import ReplayedTurn
+
+_BUDGET = 1024  # tokens that a request usually allows, which bound a draft; answers end earlier
 
 
 def replay_turn(
@@ -20,13 +21,11 @@ def replay_turn(
     drafter: Drafter,
     longest: int,
     threshold: float,
-    max_new_tokens: int = 1024,
     earlier: abc.Sequence[abc.Sequence[int]] = (),
 ) -> ReplayedTurn:
     """Run the decoding loop on `trace`; the prefill counts as one forward, even with a draft."""
-    if not (num_tokens := len(trace.answer_ids)):
-        raise DataError("a trace with an empty answer_ids cannot be replayed; remove it")
-    stop_rule = StopRule(max(max_new_tokens, num_tokens), length=num_tokens)
+    num_tokens = len(trace.answer_ids)
+    stop_rule = StopRule(max(_BUDGET, num_tokens), length=num_tokens)
     sequence = Sequence(trace.prompt_ids, stop_rule, earlier=earlier)
     sequence.start(drafter)
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.

@@ -129,38 +129,38 @@ def _arm_rows(answered: Answered, labels: Mapping[Any, str], columns: Sequence[C
 def main_results(runs: Sequence[Answered]) -> Table:
     """The paper's main table: a column per data set, a row per variant and metric."""
     by_task = {each.run.task: each for each in runs}
-    tasks = [task for task in TASKS if task in by_task]
-    columns = [_main_column(by_task[task]) for task in tasks]
-    keys = dict.fromkeys(key for column in columns for key in column)
-    rows: _Rows = [[*key, *(col.get(key, "") for col in columns)] for key in keys]
+    in_order = [by_task[task] for task in TASKS if task in by_task]
+    base = _BASE._replace(heading="tokens/s")
+    metrics = [
+        ("both", Column("documents", documents)),
+        ("both", Column("score", _score)),
+        ("base model", base),
+        *(("CopySpec", each) for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL, *_ENDED)),
+    ]
+    for turn in range(1, 1 + max(TASKS[task].num_turns for task in by_task)):
+        for variant, each in (("base model", base), ("CopySpec", _SPEED), ("CopySpec", _SPEEDUP)):
+            heading = f"{each.heading}, turn {turn}"
+            metrics.append((variant, each._replace(heading=heading, turn=turn)))
+    columns = [column for _, column in metrics]
+    cells = [answered.cells(answered.line(drafter="copyspec"), columns) for answered in in_order]
+    rows: _Rows = [
+        [variant, column.heading, *in_tasks]
+        for (variant, column), *in_tasks in zip(metrics, *cells, strict=True)
+    ]
     notes = [
         f"{TASKS[task].name}, turn {turn}: the paper's best speed-up is {best}"
         for (task, turn), best in _BEST_SPEEDUPS.items()
     ]
-    names = [TASKS[task].name for task in tasks]
+    names = [TASKS[answered.run.task].name for answered in in_order]
     return Table(["variant", "metric", *names], rows, [*notes, _SOURCE])
 
 
-def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
-    line = answered.line(drafter="copyspec")
-    figures, name = answered.figures(line), TASKS[answered.run.task].score
-    # The paper's score of a task; of conversations a judge's rating, if there is one.
-    score = RATING.cell(figures) if not name else ""
-    if name in figures.index:
-        score = figure(figures, name, ".3g")
-    column: dict[tuple[str, str], object] = {
-        ("both", "documents"): documents(figures),
-        ("both", "score"): score,
-        ("base model", "tokens/s"): _BASE.cell(figures),
-    }
-    for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL, *_ENDED):
-        column["CopySpec", each.heading] = each.cell(figures)
-    for turn in range(1, TASKS[answered.run.task].num_turns + 1):
-        figures = answered.figures(line, turn)
-        column["base model", f"tokens/s, turn {turn}"] = _BASE.cell(figures)
-        for each in (_SPEED, _SPEEDUP):
-            column["CopySpec", f"{each.heading}, turn {turn}"] = each.cell(figures)
-    return column
+def _score(line: "Series[Any]") -> object:
+    """The paper's score of a task; of conversations a judge's rating, if there is one."""
+    name = TASKS[line["task"]].score
+    if not name:
+        return RATING.cell(line)
+    return figure(line, name, ".3g") if name in line.index else ""
 
 
 def categories(runs: Sequence[Answered]) -> Table:
@@ -288,18 +288,6 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
 
 def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
     """The mean cosine similarity of a word and the mean of the `gamma` words before it."""
-    vectors = _vectors(texts, gamma)
-    similarities: list[float] = []
-    for words in (words for words in texts if len(words) > gamma):
-        rows = numpy.stack([vectors[word] for word in words])
-        for place in range(gamma, len(words)):
-            before, word = rows[place - gamma : place].mean(axis=0), rows[place]
-            norm = float(numpy.linalg.norm(before) * numpy.linalg.norm(word))
-            similarities.append(float(before @ word) / norm if norm else 0.0)
-    return float(numpy.mean(similarities)) if similarities else 0.0
-
-
-def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
     with needing("gensim", "the table similarity", "similarity"):
         from gensim.models import Word2Vec
     samples = [
@@ -309,4 +297,11 @@ def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
     model = Word2Vec(
         samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS
     )
-    return model.wv
+    similarities: list[float] = []
+    for words in (words for words in texts if len(words) > gamma):
+        rows = model.wv[list(words)]
+        for place in range(gamma, len(words)):
+            before, word = rows[place - gamma : place].mean(axis=0), rows[place]
+            norm = float(numpy.linalg.norm(before) * numpy.linalg.norm(word))
+            similarities.append(float(before @ word) / norm if norm else 0.0)
+    return float(numpy.mean(similarities)) if similarities else 0.0

@@ -71,12 +71,24 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A task, answered by several arms in turn, and by the baseline, in a folder of this name."""
+    """A task, answered by several arms in turn, and by the baseline.
 
-    name: str
+    >>> PlannedRun("mt_bench_paper", ("copyspec+gamma=2", "copyspec+gamma=10")).name
+    'mt_bench-copyspec-gamma2-to-copyspec-gamma10'
+    """
+
     task: str
     arms: tuple[str, ...]
     exact: bool = True
+
+    @property
+    def name(self) -> str:
+        """Of its folder, after its first and last arm: tables that need the same run share it."""
+        names = []
+        for arm in dict.fromkeys((self.arms[0], self.arms[-1])):
+            brief = re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm).replace("=", "")
+            names.append(re.sub(r"[^\w.]+", "-", brief))
+        return f"{self.task.removesuffix('_paper')}-{'-to-'.join(names)}"
 
     def num_documents(self, request: Request) -> int:
         num_documents = TASKS[self.task].num_documents
@@ -113,20 +125,6 @@ class PlannedRun:
 
 def in_shell(command: Sequence[str]) -> str:
     return shlex.join(["copyspec-eval", *command])
-
-
-def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
-    """A run in a folder named after its first and last arm, shared by tables that need the same.
-
-    >>> planned_run("mt_bench_paper", ["copyspec+gamma=2", "copyspec+gamma=10"]).name
-    'mt_bench-copyspec-gamma2-to-copyspec-gamma10'
-    """
-    names = []
-    for arm in dict.fromkeys((arms[0], arms[-1])):
-        brief = re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm).replace("=", "")
-        names.append(re.sub(r"[^\w.]+", "-", brief))
-    name = f"{task.removesuffix('_paper')}-{'-to-'.join(names)}"
-    return PlannedRun(name, task, tuple(arms), exact)
 
 
 def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:

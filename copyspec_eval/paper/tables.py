@@ -58,8 +58,8 @@ class PaperTable(NamedTuple):
         model = request.draft_model
         runs = []
         for task, arms in itertools.product(request.tasks or self.tasks, self.arms):
-            usable = [arm.format(model) for arm in arms if model or "{}" not in arm]
-            runs.append(plan.planned_run(task, usable, self.exact))
+            usable = (arm.format(model) for arm in arms if model or "{}" not in arm)
+            runs.append(PlannedRun(task, tuple(usable), self.exact))
         return runs
 
 

@@ -77,14 +77,9 @@ def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
     for file in files:
         task, judge = file.parent.parent.name, file.stem.replace("_single", "", 1)
         by_question = {each.question_id: each for each in by_task.get(task, ())}
-        others = 0
-        for _, line in journal.lines(file):
-            rating = _rating(line, by_question, task, judge)
-            if rating is None:
-                others += 1
-            else:
-                ratings[file, rating.question_id, rating.turn] = rating
-        if others:
+        rows = [_rating(line, by_question, task, judge) for _, line in journal.lines(file)]
+        ratings |= {(file, row.question_id, row.turn): row for row in rows if row}
+        if others := rows.count(None):
             notes.append(f"{file}: no ratings of this run's answers, left out: {others} rows")
     return list(ratings.values())
 

@@ -122,9 +122,8 @@ def _read_rows(
     by_place: dict[Path, list[TurnRecord]] = {}
     for file in sorted(folder.rglob("turns*.jsonl")):
         by_place.setdefault(file.parent, []).extend(records.read(file, notes))
-    return by_place, sorted(
-        itertools.chain.from_iterable(by_place.values()), key=lambda row: row.run_id
-    )
+    rows = itertools.chain.from_iterable(by_place.values())
+    return by_place, sorted(rows, key=lambda row: row.run_id)
 
 
 def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:

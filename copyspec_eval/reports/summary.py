@@ -74,9 +74,7 @@ def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
     return DataFrame([summarise(group) for _, group in groups], index=index)
 
 
-def bootstrap_interval(
-    statistic: Statistic, clusters: Integers, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def bootstrap_interval(statistic: Statistic, clusters: Integers) -> tuple[float, float]:
     """Percentile bootstrap interval over conversations, whose turns depend on each other.
 
     `statistic` is of weights `[resamples, turns]`, by chunks; NaN for fewer than two clusters.
@@ -93,7 +91,7 @@ def bootstrap_interval(
         indices = random.integers(0, count, (rows, count)) + count * numpy.arange(rows)[:, None]
         weights = numpy.bincount(indices.ravel(), minlength=rows * count).reshape(rows, count)
         drawn.append(statistic(weights[:, members].astype(float)))
-    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+    ends = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
     low, high = numpy.quantile(numpy.concatenate(drawn), ends)
     return float(low), float(high)
 
@@ -143,18 +141,16 @@ def _median_statistic(turns: Floats) -> Statistic:
     return lambda weights: weighted_median(ratios[order], weights[:, order])
 
 
-@functools.lru_cache(maxsize=2)
-def _interval(statistic: Any, values: bytes, clusters: bytes) -> tuple[float, float]:
-    turns = numpy.frombuffer(values).reshape(len(clusters) // 8, -1)
-    return bootstrap_interval(statistic(turns), numpy.frombuffer(clusters, numpy.int64))
-
-
 def _bounds(name: str, statistic: Any, columns: tuple[str, ...]) -> Iterator[Metric]:
     """Both ends of an interval, which are asked for one after the other."""
 
+    @functools.lru_cache(maxsize=1)
+    def interval(values: bytes, clusters: bytes) -> tuple[float, float]:
+        turns = numpy.frombuffer(values).reshape(-1, len(columns))
+        return bootstrap_interval(statistic(turns), numpy.frombuffer(clusters, numpy.int64))
+
     def combine(end: int, values: Floats, clusters: Integers) -> float:
-        contiguous = numpy.ascontiguousarray(values)
-        return _interval(statistic, contiguous.tobytes(), clusters.tobytes())[end]
+        return interval(values.tobytes(), clusters.tobytes())[end]
 
     low, high = (functools.partial(combine, end) for end in (0, 1))
     yield Metric(f"{name}_low", f"{CONFIDENCE:.0%} from", columns, low, **_FAST, is_bound=True)
@@ -166,15 +162,10 @@ def _ratio(name: str, heading: str, formula: str, **properties: Any) -> Metric:
     return Metric(name, heading, tuple(formula.split(" / ")), ratio_of_sums, **properties)
 
 
-def _share(source: str, heading: str) -> Metric:
-    """Accepted draft tokens of a source / generated tokens, if any of it were drafted."""
-    columns = (f"{source}_accepted", "num_tokens", f"{source}_drafted")
-    return Metric(f"{source}_share", heading, columns, share_if_drafted)
-
-
-def _accepted(prefix: str, heading: str, accepted: str, attempts: str) -> Metric:
-    """Accepted tokens / forwards that verified a draft (for copies, the paper's τ)."""
-    return _ratio(f"{prefix}accepted_per_attempt", heading, f"{accepted} / {attempts}")
+def _accepted(source: str, heading: str) -> Metric:
+    """Accepted tokens of a source / forwards that verified a draft of it."""
+    formula = f"{source}_accepted / {source}_attempts"
+    return _ratio(f"{source}_accepted_per_attempt", heading, formula)
 
 
 _MORE: dict[str, Any] = {"higher_is_better": True}
@@ -182,6 +173,7 @@ _FAST: dict[str, Any] = {"timed": True, **_MORE}
 _SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
 _ENDED_RATES = (*_BOTH_RATES, "ended")
+_EARLIER = ("earlier_accepted", "num_tokens", "earlier_drafted")
 _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
 _DECODE_RATE = "decode_tokens / decode_seconds"
 
@@ -201,11 +193,12 @@ METRICS: tuple[Metric, ...] = (
     _ratio("tokens_per_forward", "tokens/forward", "num_tokens / num_forwards", **_MORE),
     # the paper's "% copied", and the part of it that was copied from answers of earlier runs
     _ratio("copied_share", "copied", "copied_tokens / num_tokens"),
-    _share("earlier", "from earlier runs"),
+    Metric("earlier_share", "from earlier runs", _EARLIER, share_if_drafted),
     # what the drafting asks of the target
     _ratio("drafted_per_token", "drafted/token", "drafted_tokens / num_tokens"),
-    _accepted("", "accepted/attempt", "copied_tokens", "copy_attempts"),
-    _accepted("model_", "model accepted/attempt", "model_accepted", "model_attempts"),
+    # the paper's τ
+    _ratio("accepted_per_attempt", "accepted/attempt", "copied_tokens / copy_attempts"),
+    _accepted("model", "model accepted/attempt"),
     # the following for paired turns only; the baseline is plain one-token decoding
     _ratio("baseline_tokens_per_second", "baseline tokens/s", _BASELINE_RATE, **_FAST),
     # of the answers that both decoders ended themselves: loops up to the budget copy for nothing
@@ -223,8 +216,8 @@ METRICS: tuple[Metric, ...] = (
 
 ALL_METRICS: tuple[Metric, ...] = (
     *METRICS,
-    _accepted("context_", "τ (context)", "context_accepted", "context_attempts"),
-    _accepted("store_", "τ (store)", "store_accepted", "store_attempts"),
-    _accepted("earlier_", "τ (earlier runs)", "earlier_accepted", "earlier_attempts"),
+    _accepted("context", "τ (context)"),
+    _accepted("store", "τ (store)"),
+    _accepted("earlier", "τ (earlier runs)"),
 )
 """What reports of runs show; lm-eval's results have `METRICS`."""

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import turns
-from copyspec_eval.reports.summary import ALL_METRICS, figures_by
+from copyspec_eval.reports.summary import ALL_METRICS, figures_by, summarise
 from copyspec_eval.types import ReplayedTurn
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?( ±[\d.,]+%?)?")
@@ -113,10 +113,10 @@ def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
     """`{task: {"turn 1": {metric: value, …, "by_category": {name: {metric: value, …}}}, …}}`."""
     frame = turns.frame(rows)
     results: dict[str, Any] = {}
-    for (task, turn), figures in _figures_by(frame, ["task", "turn"]).items():
-        results.setdefault(task, {})[f"turn {turn}"] = figures | {"by_category": {}}
-    for (task, turn, name), figures in _figures_by(frame, ["task", "turn", "category"]).items():
-        results[task][f"turn {turn}"]["by_category"][name] = figures
+    for (task, turn), part in frame.groupby(["task", "turn"]):
+        results.setdefault(task, {})[f"turn {turn}"] = summarise(part) | {"by_category": {}}
+    for (task, turn, name), part in frame.groupby(["task", "turn", "category"]):
+        results[task][f"turn {turn}"]["by_category"][name] = summarise(part)
     return results
 
 
@@ -129,27 +129,19 @@ def run_table(rows: Sequence[TurnRecord]) -> str:
     return terminal(*cells(columns, figures), "simple")
 
 
-class Gain(NamedTuple):
-    """What drafting won: "1.94×", "" without times; and in a sentence with interval and answers."""
-
-    speedup: str
-    sentence: str
-
-
 def gains(rows: Sequence[TurnRecord]) -> list[str]:
     """What each drafter of a paired run won, in a sentence; nothing of runs that are not paired."""
     frame = turns.frame([row for row in rows if row.baseline])
-    by_drafter = {name: gain(part).sentence for name, part in frame.groupby("drafter")}
+    by_drafter = {name: gain(part)[1] for name, part in frame.groupby("drafter")}
     is_one = len(by_drafter) == 1
     return [text if is_one else f"{name}: {text}" for name, text in by_drafter.items()]
 
 
-def gain(paired: DataFrame) -> Gain:
-    """What drafting won in paired turns: the speed-up of those that ended; if none did, of all.
+def gain(paired: DataFrame) -> tuple[str, str]:
+    """The speed-up of paired turns that ended, if none did of all, and a sentence with intervals.
 
-    >>> paired = turns.frame([])
-    >>> gain(paired)
-    Gain(speedup='', sentence='0 of 0 answers identical')
+    >>> gain(turns.frame([]))
+    ('', '0 of 0 answers identical')
     """
     count, ended = len(paired), int(paired["ended"].count())
     answers = "answer" if ended == 1 else f"{ended} answers"
@@ -162,14 +154,8 @@ def gain(paired: DataFrame) -> Gain:
         if speedup:
             word = "faster" if float(speedup) >= 1 else "as fast"
             interval = f" (95 %: {low} to {high})" if low else " (one conversation only)"
-            return Gain(f"{speedup}×", f"{speedup}× {word}{over}{interval}, {identical}")
-    return Gain("", identical)
-
-
-def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:
-    """The figures of each group as JSON values; None for what has none."""
-    figures = figures_by(frame, by)
-    return dict(figures.astype(object).where(figures.notna(), None).to_dict(orient="index"))
+            return f"{speedup}×", f"{speedup}× {word}{over}{interval}, {identical}"
+    return "", identical
 
 
 def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:

@@ -112,20 +112,18 @@ def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> d
     turns = board.turns[board.turns["line"].isin(lines)]
     figures = Series({each.name: each.figure(turns) for each in METRICS if not each.is_bound})
     paired = turns[turns["agreement"] != ""]
-    won = gain(paired)
+    speedup, sentence = gain(paired)
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
-    shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
-    drawn = list(_charts(board, lines, turns))
     return {
         "title": f"{names[0]}, {names[1]}",
-        "speedup": won.speedup,
-        "sentence": won.sentence if len(paired) else "",
+        "speedup": speedup,
+        "sentence": sentence if len(paired) else "",
         "speed": number(figures["tokens_per_second"], ".4g"),
         "num_turns": len(turns),
         "num_differing": len(paired) - int(paired["identical"].sum()),
         "tasks": ", ".join(sorted(set(board.lines.loc[lines, "task"]))),
-        "cards": shown,
-        "charts": drawn,
+        "cards": [("turns", f"{len(turns):,}"), *(card for card in cards if card[1])],
+        "charts": list(_charts(board, lines, turns)),
     }
 
 
