@@ -219,17 +219,12 @@ def audit(arguments: argparse.Namespace) -> int:
     """Audit two engines; 0 for rounding at most, 1 for more, 2 if it cannot be told."""
     from copyspec_eval.audit import findings, session
 
+    names = ("a", "b", "limit", "out", "rescore", "tokenizer", "gen_kwargs")
     try:
         order = session.Order(
-            a=arguments.a,
-            b=arguments.b,
+            **{name: getattr(arguments, name) for name in names},
             tasks=tuple(filter(None, arguments.tasks.split(","))),
-            limit=arguments.limit,
             levels=_levels(arguments.concurrency),
-            out=arguments.out,
-            rescore=arguments.rescore,
-            tokenizer=arguments.tokenizer,
-            gen_kwargs=arguments.gen_kwargs,
             runs_code=arguments.confirm_run_unsafe_code,
         )
         result = session.audit(order)

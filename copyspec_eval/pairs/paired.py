@@ -2,7 +2,7 @@
 
 import itertools
 from collections import abc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from transformers import PreTrainedModel
@@ -51,9 +51,8 @@ class PairedEngine:
         for arm in self._arms:
             arm.warm_up(sequence)
 
-    def check(self, sequences: Iterable[Sequence]) -> None:
+    def check(self, sequences: abc.Sequence[Sequence]) -> None:
         """As `Engine.check`; the longest draft of all arms counts."""
-        sequences = list(sequences)
         for engine in self._engines:
             engine.check(sequences)
 

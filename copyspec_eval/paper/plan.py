@@ -22,7 +22,6 @@ from copyspec_eval.harness.recorded import VARIABLE, environment_arguments, reco
 from copyspec_eval.redaction import NOT_RECORDED, masked
 
 _COMMAND = "command.json"
-GAMMAS = tuple(range(2, 11))
 
 MT_REDUNDANT, MT_BENCH = "mt_redundant_paper", "mt_bench_paper"
 GSM8K = "gsm8k_self_correction_paper"

@@ -22,7 +22,7 @@ from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.tables import terminal
 
 _USUAL = "copyspec+gamma=3"
-_GAMMAS = tuple(f"copyspec+gamma={gamma}" for gamma in plan.GAMMAS)
+_GAMMAS = tuple(f"copyspec+gamma={gamma}" for gamma in range(2, 11))
 _NUMBERS_COPIED = tuple(f"{_USUAL}+num_draft_tokens={n}" for n in (0, 1, 5, 10, 50, 100))
 _CHATS = (plan.MT_REDUNDANT, plan.MT_BENCH)
 

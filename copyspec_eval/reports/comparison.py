@@ -24,8 +24,6 @@ PairStatus = Literal[
     "not_comparable",  # the prompts contain an earlier turn that differs
 ]
 
-_FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
-
 _NAMES: dict[PairStatus, str] = {
     status: status.replace("_", " ") for status in get_args(PairStatus)
 }
@@ -80,7 +78,7 @@ def compare_answers(a: Run, b: Run) -> list[Pair]:
 
 def fails(pairs: Iterable[Pair]) -> bool:
     """Whether the runs differ in a way that neither rounding nor an earlier turn explains."""
-    return any(pair.status in _FAILING for pair in pairs)
+    return any(pair.status in ("diverged", "missing", "other_prompt") for pair in pairs)
 
 
 def compare_scores(a: Run, b: Run) -> list[ScorePair]:

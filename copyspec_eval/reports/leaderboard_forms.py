@@ -70,9 +70,8 @@ def as_markdown(board: Leaderboard) -> str:
     parts += [markdown(*line_cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
     if len(board.by_turn) > len(board.lines):
         parts.append(f"## By turn\n\n{markdown(*cells(_TURN_COLUMNS, _by_turn(board)))}")
-    for task in sorted(set(board.lines.get("task", ()))):
-        table = _category_cells(board, task)
-        if table is not None:
+    for task in sorted(set(board.lines["task"])):
+        if table := _category_cells(board, task):
             parts.append(f"## {task} by category\n\ntokens/s (speed-up)\n\n{markdown(*table)}")
     if len(board.lines):
         parts.append("## Conditions\n\n" + "".join(f"{line}\n" for line in in_words(board)))
@@ -92,21 +91,15 @@ def in_words(board: Leaderboard) -> list[str]:
 
 def line_cells(board: Leaderboard) -> Cells:
     _, _, numbers = conditions(board)
-
-    def turn_column(turn: int) -> Column:
-        def cell(line: "Series[Any]") -> object:
-            place = (line.name, turn)
-            return _SPEED.cell(board.by_turn.loc[place]) if place in board.by_turn.index else ""
-
-        return Column(f"{_SPEED.heading} turn {turn}", cell)
-
+    by_turn = board.by_turn.apply(_SPEED.cell, axis=1).unstack("turn", fill_value="")
+    by_turn = by_turn.add_prefix(f"{_SPEED.heading} turn ")
     columns = [
         *map(text_column, _NAMES),
         Column("documents", documents),
         Column("answers", lambda line: str(line["turns"])),
         _RUNS,
         Column("score", lambda line: ", ".join(map(" ".join, scores(line).items()))),
-        *map(turn_column, sorted({turn for _, turn in board.by_turn.index})),
+        *map(text_column, by_turn.columns),
         metric_column("baseline_tokens_per_second", ".4g"),
         *_SPEEDUPS,
         interval_column("speedup_median"),
@@ -118,7 +111,7 @@ def line_cells(board: Leaderboard) -> Cells:
         text_column("date"),
         Column("conditions", lambda line: str(numbers[line.name] + 1)),
     ]
-    return cells(columns, board.lines)
+    return cells(columns, board.lines.join(by_turn))
 
 
 _TURN_COLUMNS = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
-from pandas import DataFrame, Index, MultiIndex
+from pandas import DataFrame
 
 Floats = NDArray[numpy.float64]
 Integers = NDArray[numpy.int64]
@@ -68,10 +68,8 @@ def summarise(turns: DataFrame) -> dict[str, float | int | None]:
 
 def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
     """`summarise` of each group, a row per group in order of `by`, which is the index."""
-    groups = list(turns.groupby(by, sort=True, dropna=False))
-    keys = [[key[level] for key, _ in groups] for level in range(len(by))]
-    index = MultiIndex.from_arrays(keys, names=by) if len(by) > 1 else Index(keys[0], name=by[0])
-    return DataFrame([summarise(group) for _, group in groups], index=index)
+    groups = turns.groupby(by, sort=True, dropna=False)
+    return DataFrame([summarise(group) for _, group in groups], index=groups.size().index)
 
 
 def bootstrap_interval(statistic: Statistic, clusters: Integers) -> tuple[float, float]:

@@ -72,35 +72,32 @@ def build(board: Leaderboard) -> str:
     arms = conditioned.groupby(["model", "drafter", "condition"], sort=False).groups
     if len(arms) > MOST_ARMS:
         notes.append(f"cards and charts are of the first {MOST_ARMS} of {len(arms)} arms")
-    drafters = board.lines["drafter"].reindex(board.turns["line"]).to_list()
-    labelled = list(zip(board.turns.index, drafters, strict=True))
+    drafters = board.turns["line"].map(board.lines["drafter"])
     shown = _chosen(board)
+    answers = [_turn(board.records[n], name) for n, name in drafters.items() if n in shown]
     differences = _differences(board)
     compared = board.turns[board.turns["agreement"] != ""]
     counts = compared.groupby("line")[["identical", "near_tie", "diverged"]].sum()
-    agreements = [
-        [*board.lines.loc[line, ["task", "drafter"]], *(f"{count:.0f}" for count in row)]
-        for line, row in counts.iterrows()
-    ]
+    agreements = board.lines[["task", "drafter"]].join(counts.map("{:.0f}".format), how="inner")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    models = sorted(set(board.lines.get("model", ())))
+    models = sorted(set(board.lines["model"]))
     return environment.from_string(_file("page.html")).render(
         style=_file("style.css"),
         script="".join(map(_file, _SCRIPTS)),
         models=", ".join(models[:3]) + (f" and {len(models) - 3} more" if models[3:] else ""),
-        tasks=sorted(set(board.lines.get("task", ()))),
-        dates=sorted(set(board.lines.get("date", ()))),
+        tasks=sorted(set(board.lines["task"])),
+        dates=sorted(set(board.lines["date"])),
         arms=[_arm(board, *arm) for arm in list(arms.items())[:MOST_ARMS]],
         lines=_lines(board) if len(board.lines) else None,
         strong=_FIRST_COLUMNS[:2],
         **_conditions(board),
         commands=board.commands,
         notes=notes,
-        agreements=agreements,
+        agreements=agreements.to_numpy().tolist(),
         differences=differences[:MOST_DIFFERENCES],
         num_hidden_differences=max(0, len(differences) - MOST_DIFFERENCES),
         shown=f"{len(shown):,} of {len(drafters):,} turns" if len(shown) < len(drafters) else "",
-        data=_embedded([_turn(board.records[n], drafter) for n, drafter in labelled if n in shown]),
+        data=_embedded(answers),
     )
 
 
@@ -123,7 +120,7 @@ def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> d
         "num_differing": len(paired) - int(paired["identical"].sum()),
         "tasks": ", ".join(sorted(set(board.lines.loc[lines, "task"]))),
         "cards": [("turns", f"{len(turns):,}"), *(card for card in cards if card[1])],
-        "charts": list(_charts(board, lines, turns)),
+        "charts": list(filter(None, _charts(board, lines, turns))),
     }
 
 
@@ -160,19 +157,18 @@ def _conditions(board: Leaderboard) -> dict[str, Cells]:
     }
 
 
-def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Iterator[Chart]:
+def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Iterator[Chart | None]:
     for line in lines:
         task, drafter = board.lines.loc[line, ["task", "drafter"]]
         by_turn = board.by_turn.loc[line]
         yield charts.speeds(task, "by turn", drafter, by_turn.rename(index="turn {}".format))
-        by_context = charts.speed_by_context(task, drafter, turns[turns["line"] == line])
-        yield from filter(None, [by_context])
+        yield charts.speed_by_context(task, drafter, turns[turns["line"] == line])
         for turn, by_category in board.by_category.loc[line].groupby("turn"):
             if len(by_category) > 1:
                 what = f"turn {turn}, by category"
                 yield charts.speeds(task, what, drafter, by_category.droplevel("turn"))
-    accepted = charts.accepted_lengths([board.records[row] for row in turns.index])
-    yield from filter(None, (accepted, charts.latencies(turns)))
+    yield charts.accepted_lengths([board.records[row] for row in turns.index])
+    yield charts.latencies(turns)
 
 
 def _differences(board: Leaderboard) -> list[list[str]]:
