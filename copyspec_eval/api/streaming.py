@@ -53,7 +53,8 @@ def stream(
     with one_at_a_time(model):
         reader = _Reader()
     given = options | {"stop": stop, "streamer": reader}
-    thread = threading.Thread(target=reader.run, args=(model, tokenizer, prompt, given))
+    arguments = (model, tokenizer, prompt, given)
+    thread = threading.Thread(target=reader.run, args=arguments, name="copyspec_eval.stream")
     thread.start()
     stops = [stop] if isinstance(stop, str) else list(stop)
     token_ids: list[int] = []
