@@ -11,7 +11,8 @@ from steps import exact_mode_of
 from tiny_models import VOCABULARY, tiny_model
 
 from copyspec_eval.decoding import kernels, repeated_steps
-from copyspec_eval.decoding.forward import Part, forward
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.forward import Part, forward, place
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.thresholds import StepClock
@@ -103,3 +104,12 @@ def test_an_engine_tells_its_clock_what_is_in_every_step(batch_size: int) -> Non
         assert sum(rows for rows, _ in noted) == steps
         assert drafted - prefilled <= sum(tokens for _, tokens in noted) <= drafted
         assert all(attempt.num_drafted <= 8 for each in answers for attempt in each.attempts)
+
+
+def test_padding_follows_the_last_node_of_a_tree() -> None:
+    model, cache = tiny_model("llama"), RowCache(num_rows=1, capacity=64)
+    tree = Part(0, 10, [5, 6, 7, 8, 9, 9], parents=(-1, 0, -1), num_before=2)
+    _, step = place(model, cache, [tree], 64)
+    assert step.positions.tolist() == [[10, 11, 12, 13, 12, 13]]
+    sees = step.visible[0, 0, :, 10:16].int().tolist()
+    assert sees[3:] == [[1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 1]]
