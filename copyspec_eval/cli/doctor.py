@@ -23,7 +23,7 @@ _EXTRAS = {
 
 
 def examine() -> Iterator[tuple[str, str, bool]]:
-    """Name and state of one thing after the other, and whether it is broken, as what raises is."""
+    """Of each thing its name, its state, and whether it is broken; what raises an error is."""
     for package, number in provenance.versions().items():
         yield package, number, number == "not installed"
     for name, look in _LOOKS.items():

@@ -275,7 +275,7 @@ class _Text:
     def _states(self, reading: _Reading, row: int) -> dict[str, torch.Tensor]:
         """What goes into modules and comes out of them while the tokens of `row` are read.
 
-        `[tokens, …]` by its place, without that of which it is unclear what is the row's.
+        Returns `[tokens, …]` by place. Places where the row's part is unclear are left out.
         """
         states: dict[str, list[torch.Tensor]] = {}
         unclear: set[str] = set()

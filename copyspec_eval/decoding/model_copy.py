@@ -31,7 +31,7 @@ _SMALL = 1 << 16
 
 
 class PerModel(Generic[T]):
-    """A value of each model, which lives until the state of the model that it was made for ends."""
+    """A value per model, made anew when the state of the model has changed."""
 
     def __init__(self) -> None:
         self._values: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, T]] = WeakKeyDictionary()

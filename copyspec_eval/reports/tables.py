@@ -138,7 +138,7 @@ def gains(rows: Sequence[TurnRecord]) -> list[str]:
 
 
 def gain(paired: DataFrame) -> tuple[str, str]:
-    """The speed-up of paired turns that ended, if none did of all, and a sentence with intervals.
+    """The speed-up of the paired turns that ended (of all, if none did), and a sentence on it.
 
     >>> gain(turns.frame([]))
     ('', '0 of 0 answers identical')

@@ -27,7 +27,7 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import TokenIds, read_earlier
 from copyspec_eval.types import Attempt, Draft, DraftOptions, Span, Verdict
 
-# Tokens of prompt and output before the step, and with those that it has added.
+# Tokens of prompt and output before the step, and after it.
 Row = tuple[NDArray[numpy.int32], NDArray[numpy.int32]]
 
 VARIABLE = "COPYSPEC_DRAFTING"

@@ -48,7 +48,7 @@ class SequenceBuilder:
         return Sequence(prompt_ids, rule, chooser, **others)
 
     def _request_seed(self, seed: int, prompt_ids: abc.Sequence[int]) -> int:
-        """Of the user's, the prompt, and how often it was asked before."""
+        """Made of the user's seed, the prompt, and how often it was asked before."""
         asked = hashlib.sha256(f"{seed}:{tuple(prompt_ids)}".encode())
         key = asked.digest()
         self._times_asked[key] += 1
