@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 """The JSON that `scripts/conversations` prints."""
 
 
-_ANY, _ONE, _EIGHT = range(1, 2**20), range(1, 2), range(8, 9)
+_ANY, _ONE = range(1, 2**20), range(1, 2)
 
 
 class Arm(NamedTuple):
@@ -22,7 +22,7 @@ class Arm(NamedTuple):
     Attributes:
         decoder, options: as `scripts/conversations` takes them.
         batch_sizes: those that it is run at.
-        once: whether one pass is enough, since it is slow and no claim rests on it.
+        once: whether one pass is enough, since no claim rests on it.
     """
 
     decoder: str
@@ -37,16 +37,18 @@ _NGRAM = "method=ngram,num_speculative_tokens=10,prompt_lookup_min=2,prompt_look
 
 ARMS = {
     "`generate`": Arm("hf", "", _ONE, once=True),
-    "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", _ONE),
+    "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", _ONE, once=True),
     "vLLM": Arm("vllm", ""),
     "vLLM, eager": Arm("vllm", "enforce_eager=true", once=True),
-    "vLLM, ngram": Arm("vllm", _NGRAM, _EIGHT),
+    "vLLM, ngram": Arm("vllm", _NGRAM, once=True),
     "vLLM, suffix": Arm("vllm", "method=suffix,num_speculative_tokens=15"),
     "vLLM, suffix without its store": Arm(
-        "vllm", "method=suffix,num_speculative_tokens=15,suffix_decoding_max_cached_requests=0"
+        "vllm",
+        "method=suffix,num_speculative_tokens=15,suffix_decoding_max_cached_requests=0",
+        once=True,
     ),
     "vLLM, our `suffix` with a store": Arm(
-        "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=31", _EIGHT
+        "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=31"
     ),
     "ours, `none`": Arm("copyspec", "drafter=none"),
     "ours, `suffix`": Arm("copyspec", "drafter=suffix"),
@@ -54,14 +56,21 @@ ARMS = {
 }
 
 
-def commands(batch_sizes: Sequence[int], passes: int, with_vllm: bool) -> Iterator[list[str]]:
-    """Arguments of `scripts/conversations` but the model, pass by pass, the arms in turn."""
+def commands(
+    batch_sizes: Sequence[int], passes: int, with_vllm: bool, made: Sequence[Row]
+) -> Iterator[list[str]]:
+    """Arguments of `scripts/conversations` but the model, pass by pass, the arms in turn.
+
+    Runs that are `made` are left out.
+    """
     for number in range(passes):
         for batch_size in batch_sizes:
             for arm in ARMS.values():
                 if (arm.decoder in _IN_VLLM and not with_vllm) or (arm.once and number):
                     continue
                 if batch_size not in arm.batch_sizes:
+                    continue
+                if number < sum(_is_of(row, arm, batch_size) for row in made):
                     continue
                 yield [arm.decoder, arm.options, "--batch-size", str(batch_size)]
 
