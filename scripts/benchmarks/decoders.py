@@ -61,16 +61,16 @@ def commands(
 ) -> Iterator[list[str]]:
     """Arguments of `scripts/conversations` but the model, pass by pass, the arms in turn.
 
-    Runs that are `made` are left out.
+    Runs that are `made` are left out. Those that are made once come in the last pass.
     """
     for number in range(passes):
         for batch_size in batch_sizes:
             for arm in ARMS.values():
-                if (arm.decoder in _IN_VLLM and not with_vllm) or (arm.once and number):
+                if arm.decoder in _IN_VLLM and not with_vllm:
                     continue
-                if batch_size not in arm.batch_sizes:
+                if batch_size not in arm.batch_sizes or (arm.once and number < passes - 1):
                     continue
-                if number < sum(_is_of(row, arm, batch_size) for row in made):
+                if (0 if arm.once else number) < sum(_is_of(row, arm, batch_size) for row in made):
                     continue
                 yield [arm.decoder, arm.options, "--batch-size", str(batch_size)]
 
