@@ -239,8 +239,7 @@ def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
 
 def _over(metric: Metric, documents: Iterable[Contributions]) -> float:
     values = [part for parts in documents for part in parts if part is not None]
-    array = numpy.array(values, dtype=float)
-    return metric.over(array, numpy.arange(len(values))) if values else math.nan
+    return metric.combine(numpy.array(values, dtype=float)) if values else math.nan
 
 
 def _generate_until(self: Any, requests: list[Instance]) -> list[str]:

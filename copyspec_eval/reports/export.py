@@ -76,7 +76,7 @@ def write_tensorboard(turns: DataFrame, folder: Path) -> list[Path]:
     """
     with needing("TensorBoard", "this export", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    names = [metric.name for metric in METRICS if not metric.is_bound]
+    names = [metric.name for metric in METRICS]
     written = []
     for (run_id, drafter), of_run in turns.groupby(["run_id", "drafter"], sort=False):
         path = journal.subfolder(folder, f"{drafter}-{run_id}")

@@ -24,7 +24,7 @@ BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # `results_DATE.json`; where `--output_path` is `NAME.json`, `NAME_DATE.json`.
 _FILE = re.compile(r"results_.*|.*_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(\.\d+)?")
 _OURS = "copyspec"  # what our models are called in lm-eval begins with this
-_NO_SCORES = {metric.name for metric in METRICS} | {"answered", "sample_len"}
+_NO_SCORES = {name for metric in METRICS for name in metric.names} | {"answered", "sample_len"}
 
 RunScores = dict[tuple[str, str], dict[str, float]]
 _Manifests = Mapping[str, RunManifest]

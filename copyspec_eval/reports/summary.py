@@ -1,8 +1,7 @@
 """The only place where metrics are defined: ratios of sums over turns, unless named a median."""
 
-import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,8 @@ from pandas import DataFrame
 Floats = NDArray[numpy.float64]
 Integers = NDArray[numpy.int64]
 Statistic = Callable[[Floats], Floats]
-Combine = Callable[[Floats, Integers], float]
-"""The figure of `[turns, columns]` values, and of each turn the number of its conversation."""
+Combine = Callable[[Floats], float]
+"""The figure of `[turns, columns]` values."""
 
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
@@ -32,17 +31,31 @@ class Metric:
     combine: Combine
     timed: bool = False  # whether it needs seconds, which an answer from lm-eval's cache lacks
     higher_is_better: bool | None = None
-    is_bound: bool = False  # whether it is an end of another metric's confidence interval
+    statistic: Callable[[Floats], Statistic] | None = None  # of its confidence interval, if any
 
-    def over(self, values: Floats, conversations: Integers) -> float:
-        """The figure of `[turns, columns]` values, rows with a NaN left out; NaN without rows."""
-        rows = ~numpy.isnan(values).any(axis=1)
-        return self.combine(values[rows], conversations[rows]) if rows.any() else math.nan
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its own, and those of the ends of its confidence interval."""
+        return self.name, *(f"{self.name}_{end}" for end in ("low", "high") if self.statistic)
 
     def figure(self, turns: DataFrame) -> float:
-        """The figure of the rows of a `turns.frame`."""
+        """The figure of the rows of a `turns.frame` that have its columns; NaN without any."""
+        values, _ = self._values(turns)
+        return self.combine(values) if len(values) else math.nan
+
+    def interval(self, turns: DataFrame) -> tuple[float, ...]:
+        """The ends of its confidence interval over the same rows, if it has one."""
+        if self.statistic is None:
+            return ()
+        values, conversations = self._values(turns)
+        return bootstrap_interval(self.statistic(values), conversations)
+
+    def _values(self, turns: DataFrame) -> tuple[Floats, Integers]:
+        """The rows, and the number of each one's conversation."""
         values = turns[list(self.columns)].to_numpy(dtype=float, na_value=math.nan)
-        return self.over(values, turns["conversation"].to_numpy(dtype=numpy.int64))
+        conversations = turns["conversation"].to_numpy(dtype=numpy.int64)
+        rows = ~numpy.isnan(values).any(axis=1)
+        return values[rows], conversations[rows]
 
 
 def summarise(turns: DataFrame) -> dict[str, float | int | None]:
@@ -57,13 +70,17 @@ def summarise(turns: DataFrame) -> dict[str, float | int | None]:
     if len({len(run) for run in runs}) > 1:
         runs = [turns]
     for metric in ALL_METRICS:
-        values = [metric.figure(run) for run in ([turns] if metric.is_bound else runs)]
-        mean = sum(values) / len(values)
-        figures[metric.name] = None if math.isnan(mean) else mean
+        values = [metric.figure(run) for run in runs]
+        figures[metric.name] = _known(sum(values) / len(values))
         if len(values) > 1:
-            spread = float(numpy.std(values, ddof=1))
-            figures[f"{metric.name}_spread"] = None if math.isnan(spread) else spread
+            figures[f"{metric.name}_spread"] = _known(float(numpy.std(values, ddof=1)))
+        ends = map(_known, metric.interval(turns))
+        figures |= zip(metric.names[1:], ends, strict=True)
     return figures
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
@@ -94,22 +111,22 @@ def bootstrap_interval(statistic: Statistic, clusters: Integers) -> tuple[float,
     return float(low), float(high)
 
 
-def ratio_of_sums(values: Floats, _: Integers) -> float:
+def ratio_of_sums(values: Floats) -> float:
     numerator, denominator = values.sum(axis=0)
     return float(numerator / denominator) if denominator else math.nan
 
 
-def share_if_drafted(values: Floats, conversations: Integers) -> float:
+def share_if_drafted(values: Floats) -> float:
     """`ratio_of_sums` of the first two columns; NaN where the third, the drafted ones, is zero."""
-    return ratio_of_sums(values[:, :2], conversations) if values[:, 2].any() else math.nan
+    return ratio_of_sums(values[:, :2]) if values[:, 2].any() else math.nan
 
 
-def ratio_of_rates(values: Floats, _: Integers) -> float:
+def ratio_of_rates(values: Floats) -> float:
     """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds, …`."""
     return float(_rates(values.sum(axis=0)))
 
 
-def median_of_ratios(values: Floats, _: Integers) -> float:
+def median_of_ratios(values: Floats) -> float:
     return float(numpy.median(_rates(values)))
 
 
@@ -139,22 +156,6 @@ def _median_statistic(turns: Floats) -> Statistic:
     return lambda weights: weighted_median(ratios[order], weights[:, order])
 
 
-def _bounds(name: str, statistic: Any, columns: tuple[str, ...]) -> Iterator[Metric]:
-    """Both ends of an interval, which are asked for one after the other."""
-
-    @functools.lru_cache(maxsize=1)
-    def interval(values: bytes, clusters: bytes) -> tuple[float, float]:
-        turns = numpy.frombuffer(values).reshape(-1, len(columns))
-        return bootstrap_interval(statistic(turns), numpy.frombuffer(clusters, numpy.int64))
-
-    def combine(end: int, values: Floats, clusters: Integers) -> float:
-        return interval(values.tobytes(), clusters.tobytes())[end]
-
-    low, high = (functools.partial(combine, end) for end in (0, 1))
-    yield Metric(f"{name}_low", f"{CONFIDENCE:.0%} from", columns, low, **_FAST, is_bound=True)
-    yield Metric(f"{name}_high", "to", columns, high, **_FAST, is_bound=True)
-
-
 def _ratio(name: str, heading: str, formula: str, **properties: Any) -> Metric:
     """A ratio of sums; the formula is "column / column"."""
     return Metric(name, heading, tuple(formula.split(" / ")), ratio_of_sums, **properties)
@@ -168,6 +169,7 @@ def _accepted(source: str, heading: str) -> Metric:
 
 _MORE: dict[str, Any] = {"higher_is_better": True}
 _FAST: dict[str, Any] = {"timed": True, **_MORE}
+_SPEEDUP: dict[str, Any] = {"statistic": _speedup_statistic, **_FAST}
 _SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
 _ENDED_RATES = (*_BOTH_RATES, "ended")
@@ -200,12 +202,13 @@ METRICS: tuple[Metric, ...] = (
     # the following for paired turns only; the baseline is plain one-token decoding
     _ratio("baseline_tokens_per_second", "baseline tokens/s", _BASELINE_RATE, **_FAST),
     # of the answers that both decoders ended themselves: loops up to the budget copy for nothing
-    Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, **_FAST),
-    *_bounds("speedup_ended", _speedup_statistic, _ENDED_RATES),
-    Metric("speedup", "speed-up (all)", _BOTH_RATES, ratio_of_rates, **_FAST),
-    *_bounds("speedup", _speedup_statistic, _BOTH_RATES),
-    Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, **_FAST),
-    *_bounds("speedup_median", _median_statistic, _BOTH_RATES),
+    Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, **_SPEEDUP),
+    Metric("speedup", "speed-up (all)", _BOTH_RATES, ratio_of_rates, **_SPEEDUP),
+    Metric(
+        *("speedup_median", "median", _BOTH_RATES, median_of_ratios),
+        **_FAST,
+        statistic=_median_statistic,
+    ),
     # tokens equal to the baseline's; different at a near-tie; different beyond rounding
     _ratio("identical", "identical", "identical / num_turns", **_MORE),
     _ratio("near_tie", "near-tie", "near_tie / num_turns"),

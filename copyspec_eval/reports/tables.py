@@ -148,9 +148,8 @@ def gain(paired: DataFrame) -> tuple[str, str]:
     which = f" over the {answers} that ended" if ended < count else ""
     identical = f"{paired['identical'].sum():.0f} of {count} answers identical"
     for name, over in (("speedup_ended", which), ("speedup", " over all answers (none ended)")):
-        speedup, low, high = (
-            number(_METRICS[f"{name}{end}"].figure(paired), ".2f") for end in ("", "_low", "_high")
-        )
+        figures = _METRICS[name].figure(paired), *_METRICS[name].interval(paired)
+        speedup, low, high = (number(each, ".2f") for each in figures)
         if speedup:
             word = "faster" if float(speedup) >= 1 else "as fast"
             interval = f" (95 %: {low} to {high})" if low else " (one conversation only)"

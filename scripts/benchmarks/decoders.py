@@ -55,6 +55,13 @@ ARMS = {
     "ours, `suffix` with a store": Arm("copyspec", "drafter=suffix,store=true"),
 }
 
+_COMPARED = {
+    "our `none` by vLLM": ("ours, `none`", "vLLM"),
+    "our `suffix` by vLLM's, both with a store": ("ours, `suffix` with a store", "vLLM, suffix"),
+    "our `suffix` by vLLM's, both without": ("ours, `suffix`", "vLLM, suffix without its store"),
+    "our drafts in vLLM by its own": ("vLLM, our `suffix` with a store", "vLLM, suffix"),
+}
+
 
 def commands(
     batch_sizes: Sequence[int], passes: int, with_vllm: bool, made: Sequence[Row]
@@ -89,28 +96,79 @@ def read(path: Path) -> list[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Median tokens per second on turn 1 and turn 2, an arm a row, with the number of its runs.
 
-    The last column has the median seconds until a decoder is loaded, and of its first answer.
+    `spread` is how far the farthest run is from its median. The last column has the median seconds
+    until a decoder is loaded, and of its first answer.
     """
-    batch_sizes = sorted({row["batch_size"] for row in rows})
+    batch_sizes = _batch_sizes(rows)
     lines: list[list[object]] = []
-    for name, arm in ARMS.items():
-        cells: list[str] = []
-        by_batch = [[row for row in rows if _is_of(row, arm, each)] for each in batch_sizes]
-        for part in by_batch:
-            turns = zip(*(row["tokens_per_second"] for row in part), strict=True)
-            cells.append(", ".join(f"{median(of_turn):.0f}" for of_turn in turns))
+    for name in ARMS:
+        by_batch = [_runs(rows, name, each) for each in batch_sizes]
         runs = [row for part in by_batch for row in part]
-        names = ("load_seconds", "first_answer_seconds")
+        if not runs:
+            continue
+        counts = sorted({len(part) for part in by_batch} - {0})
+        turns = [[*zip(*_rates(part), strict=True)] for part in by_batch]
+        cells = [", ".join(f"{median(of_turn):.0f}" for of_turn in part) for part in turns]
+        spread = max(
+            abs(rate / median(of_turn) - 1)
+            for part in turns
+            for of_turn in part
+            for rate in of_turn
+        )
         seconds = [
-            median(row[name] for row in runs) for name in names if runs and names[0] in runs[0]
+            f"{median(row[name] for row in runs):.1f}"
+            for name in ("load_seconds", "first_answer_seconds")
+            if name in runs[0]
         ]
-        if runs:
-            counts = sorted({len(part) for part in by_batch} - {0})
-            times = ", ".join(f"{each:.1f}" for each in seconds)
-            lines.append([name, " to ".join(map(str, counts)), *cells, times])
+        shown = f"{spread:.0%}" if counts[-1] > 1 else ""
+        lines.append([name, " to ".join(map(str, counts)), *cells, shown, ", ".join(seconds)])
     headings = [f"batch {batch_size}" for batch_size in batch_sizes]
-    headings = ["tokens/s on turn 1, turn 2", "runs", *headings, "s to load, first answer"]
+    headings = [
+        "tokens/s on turn 1, turn 2",
+        "runs",
+        *headings,
+        "spread",
+        "s to load, first answer",
+    ]
     return terminal(*without_empty_columns(headings, lines))
+
+
+def ratios(rows: Sequence[Row]) -> str:
+    """How many times as fast we are, on turn 1 and turn 2: of the passes' ratios the median.
+
+    The least and the greatest follow, if there are several.
+    """
+    batch_sizes = _batch_sizes(rows)
+    lines: list[list[object]] = []
+    for name, (ours, theirs) in _COMPARED.items():
+        cells = []
+        for batch_size in batch_sizes:
+            pair = [_rates(_runs(rows, arm, batch_size)) for arm in (ours, theirs)]
+            # Not strict: one of a pass may not have run yet.
+            passes = [
+                [a / b for a, b in zip(*each, strict=True)] for each in zip(*pair, strict=False)
+            ]
+            cells.append(", ".join(map(_ratio, zip(*passes, strict=True))))
+        lines.append([name, *cells])
+    headings = ["times as fast on turn 1, turn 2", *(f"batch {each}" for each in batch_sizes)]
+    return terminal(headings, [line for line in lines if any(line[1:])])
+
+
+def _ratio(passes: Sequence[float]) -> str:
+    several = f" ({min(passes):.2f} to {max(passes):.2f})" if len(passes) > 1 else ""
+    return f"{median(passes):.2f}{several}"
+
+
+def _batch_sizes(rows: Sequence[Row]) -> list[int]:
+    return sorted({row["batch_size"] for row in rows})
+
+
+def _runs(rows: Sequence[Row], arm: str, batch_size: int) -> list[Row]:
+    return [row for row in rows if _is_of(row, ARMS[arm], batch_size)]
+
+
+def _rates(runs: Sequence[Row]) -> list[list[float]]:
+    return [row["tokens_per_second"] for row in runs]
 
 
 def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -120,13 +178,16 @@ def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     for row in rows:
         decoder = str(row["decoder"])
         versions[_PACKAGES.get(decoder, decoder)] = row["version"]
+    processor = hardware["processor"]
+    if "processor_family" in hardware:
+        processor += f" (family {hardware['processor_family']})"
     of_decoders = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     ran = dict.fromkeys(row["command"] for row in rows)
     return (
-        f"# Decoders side by side\n\n{result['model']} in bfloat16, conversations of MT-Redundant "
-        "(as many as the commands say, else 20), at most 300 tokens an answer, prefill included; "
-        f"{hardware['processor']}, {run['threads']} threads; {of_decoders}; "
-        f"{run['started_at'][:10]}\n\n{table(rows)}\n```\n"
+        f"# Decoders side by side\n\n{result['model']} in bfloat16, {result['conversations']}, at "
+        f"most 300 tokens an answer, prefill included; {processor}, {run['threads']} threads; "
+        f"{of_decoders}; "
+        f"{run['started_at'][:10]}\n\n{table(rows)}\n{ratios(rows)}\n```\n"
         + "".join(f"scripts/{command}\n" for command in ran)
         + "```\n"
     )

@@ -5,10 +5,9 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from benchmarks import decoders, replays
+from benchmarks import replays
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports.recorded import read_recorded
@@ -52,31 +51,6 @@ def test_the_readmes_claim_is_that_of_its_tables():
 def test_the_sentence_of_a_run():
     [sentence] = gains(read_recorded(RESULTS / "smollm2-suffix").records)
     assert f"`{sentence} →" in page("docs/measuring.md")
-
-
-OURS, THEIRS = "copyspec", "vllm"
-STORED = {"drafter": "suffix", "store": True}
-SUFFIX = (("method", "suffix"), ("num_speculative_tokens", 15))
-
-
-@pytest.mark.parametrize("processor", ["EPYC", "Xeon"])
-def test_ours_against_vllm(processor):
-    rates = {
-        (row["decoder"], row["batch_size"], *row["options"].items()): row["tokens_per_second"]
-        for row in decoders.read(RESULTS / "decoders" / processor.lower() / "runs.jsonl")
-    }
-
-    def ratios(batch_size: int, ours: dict[str, Any], theirs: tuple[Any, ...]) -> str:
-        one, other = (OURS, batch_size, *ours.items()), (THEIRS, batch_size, *theirs)
-        return " and ".join(f"{a / b:.2f}" for a, b in zip(rates[one], rates[other], strict=True))
-
-    sizes = sorted({batch_size for _, batch_size, *_ in rates})
-    rows = [
-        [size, ratios(size, {"drafter": "none"}, ()), ratios(size, STORED, SUFFIX)]
-        for size in sizes
-    ]
-    for row in rows:
-        assert f"| {processor}, batch {row[0]} | {row[1]} | {row[2]} |" in page("docs/speed.md")
 
 
 def test_the_share_of_reading_in_a_step():

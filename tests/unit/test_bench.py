@@ -75,34 +75,65 @@ def row(decoder: str, rates: list[float], batch_size: int = 1, **options: Any) -
     return {"decoder": decoder, "options": options, "batch_size": batch_size, **shown}
 
 
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 15}
+ROWS = [
+    row("hf", [30.0, 31.0]),
+    *(row("vllm", [60.0 + n, 61.0 + n]) for n in (6, 0, 1)),
+    row("vllm", [100.0, 400.0], **SUFFIX),
+    *(row("copyspec", [122.0 + n, 122.0 + n], drafter="none") for n in (10, 0)),
+    row("copyspec", [100.0, 200.4], drafter="suffix"),
+    row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix"),
+    row("copyspec", [150.0, 500.0], drafter="suffix", store=True),
+]
+
+
 def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
-    rows = [
-        row("hf", [30.0, 31.0]),
-        *(row("vllm", [60.0 + n, 61.0 + n]) for n in (5, 0, 1)),
-        row("copyspec", [100.0, 200.4], drafter="suffix"),
-        row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix"),
-    ]
-    table = decoders.table(rows)
-    assert cells(table)[0] == ["tokens/s on turn 1, turn 2", "runs", "batch 1", "batch 8"]
+    table = decoders.table(ROWS)
+    assert cells(table)[0] == ["tokens/s on turn 1, turn 2", "runs", "batch 1", "batch 8", "spread"]
     assert cells(table)[2:] == [
-        ["`generate`", "1", "30, 31", ""],
-        ["vLLM", "3", "61, 62", ""],
-        ["ours, `suffix`", "1", "100, 200", "500, 600"],
+        ["`generate`", "1", "30, 31", "", ""],
+        ["vLLM", "3", "61, 62", "", "8%"],
+        ["vLLM, suffix", "1", "100, 400", "", ""],
+        ["ours, `none`", "2", "127, 127", "", "4%"],
+        ["ours, `suffix`", "1", "100, 200", "500, 600", ""],
+        ["ours, `suffix` with a store", "1", "150, 500", "", ""],
     ]
-    text = decoders.render({"model": "M", "manifest": {"threads": 2, **MADE}}, rows)
-    assert "M in bfloat16" in text
+    result = {"model": "M", "conversations": "40 chats", "manifest": {"threads": 2, **MADE}}
+    text = decoders.render(result, ROWS)
+    assert "M in bfloat16, 40 chats, at most" in text
     assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text
     assert table in text
-    shared = json.loads(decoders.shared(json.dumps(rows[0])))
+    assert decoders.ratios(ROWS) in text
+    shared = json.loads(decoders.shared(json.dumps(ROWS[0])))
     assert shared["command"] == "conversations --model M hf", "no folder"
 
 
+def test_each_pass_of_ours_is_set_beside_the_same_pass_of_theirs() -> None:
+    assert cells(decoders.ratios(ROWS))[2:] == [
+        ["our `none` by vLLM", "2.02 (2.00 to 2.03), 1.99 (1.97 to 2.00)", ""],
+        ["our `suffix` by vLLM's, both with a store", "1.50, 1.25", ""],
+    ]
+
+
 def test_commands_are_all_different() -> None:
-    """Arms in turn, those that are enough once in the first pass alone."""
-    commands = list(decoders.commands([1, 8], passes=2, with_vllm=True))
-    assert len(commands) == len({tuple(command) for command in commands}) + 7 + 8
-    without = decoders.commands([1, 8], passes=1, with_vllm=False)
+    """Arms in turn; those that are enough once in the last pass alone."""
+    commands = list(decoders.commands([1, 8], passes=2, with_vllm=True, made=[]))
+    once = [arm for arm in decoders.ARMS.values() if arm.once]
+    assert len(commands) == len({tuple(command) for command in commands}) + 6 + 6
+    assert not any(
+        [arm.decoder, arm.options] == command[:2] for arm in once for command in commands[:12]
+    )
+    without = decoders.commands([1, 8], passes=1, with_vllm=False, made=[])
     assert not any("vllm" in command[0] for command in without)
+
+
+def test_runs_that_were_made_are_not_made_again() -> None:
+    everything = list(decoders.commands([1], passes=2, with_vllm=True, made=[]))
+    rest = list(decoders.commands([1], passes=2, with_vllm=True, made=ROWS))
+    done = ["hf", "vllm", "vllm", "vllm", "copyspec", "copyspec", "copyspec", "copyspec"]
+    assert len(everything) - len(rest) == len(done)
+    assert ["copyspec", "drafter=none", "--batch-size", "1"] not in rest, "two of two"
+    assert rest.count(["copyspec", "drafter=suffix", "--batch-size", "1"]) == 1
 
 
 def test_pairs_of_engines_are_a_row_each_and_a_sum() -> None:

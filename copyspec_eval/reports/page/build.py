@@ -107,7 +107,7 @@ def _file(name: str) -> str:
 
 def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> dict[str, Any]:
     turns = board.turns[board.turns["line"].isin(lines)]
-    figures = Series({each.name: each.figure(turns) for each in METRICS if not each.is_bound})
+    figures = Series({each.name: each.figure(turns) for each in METRICS})
     paired = turns[turns["agreement"] != ""]
     speedup, sentence = gain(paired)
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
