@@ -130,7 +130,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         # A pipe would be waited for until somebody writes to it.
         with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DataError(f"{path}: is no regular file; check the path")
+                raise DataError(f"{path}: is not a regular file; check the path")
             yield file
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error

@@ -39,7 +39,7 @@ def checked_url(url: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise OptionError(f"base URL {address(url)!r}; give one such as http://127.0.0.1:8000/v1")
+        raise OptionError(f"invalid base URL {address(url)!r}; pass e.g. http://127.0.0.1:8000/v1")
     return url.removesuffix("/")
 
 
@@ -47,7 +47,7 @@ def api_key() -> str:
     """The key, from the environment; "" without one."""
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise OptionError("OPENAI_API_KEY has characters that no key has; set it again")
+        raise OptionError("OPENAI_API_KEY has invalid characters; set it again")
     return key
 
 

@@ -280,9 +280,9 @@ def _token_ids(
             for each in prompt if isinstance(prompt, Sequence) else [prompt]:
                 if not isinstance(each, Mapping):
                     raise RequestError(
-                        f"prompt {number} is no text and no list of messages: it has a value of "
-                        f"type {type(each).__name__}; for token ids, use model.generate with "
-                        "custom_generate"
+                        f"prompt {number} is neither text nor a list of messages: it has an "
+                        f"item of type {type(each).__name__}; for token ids, use model.generate "
+                        "with custom_generate"
                     )
             if not getattr(tokenizer, "chat_template", None):
                 raise OptionError("the tokenizer has no chat template; pass texts, not messages")

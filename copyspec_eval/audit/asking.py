@@ -190,7 +190,7 @@ class Asking:
             for letter, first in (("A", pair.a), ("B", pair.b)):
                 replies = again["a" if letter == "A" else "b"]
                 if any(is_unstable(pair.a, first, each, noise) for each in replies):
-                    reason = f"{letter} answered otherwise when asked again"
+                    reason = f"{letter} gave a different answer when asked again"
                     position, gap = pair.verdict.position, pair.verdict.gap
                     pair.verdict = Verdict("unstable", position, gap, noise, reason)
 

@@ -24,10 +24,10 @@ _WORST: tuple[Kind, ...] = ("corruption", "unstable", "stop", "divergence", "mis
 _MOST_CASES = 100
 
 _MEANING: dict[Kind, str] = {
-    "corruption": "B says what A holds for unlikely: look for stale state, a mixed-up cache, or "
+    "corruption": "B's tokens are unlikely by A: look for stale state, a mixed-up cache, or "
     "wrong acceptance",
-    "divergence": "B's choices are further from A's than A's from its own: another precision or "
-    "quantisation, or a fault",
+    "divergence": "B differs from A by more than A's own noise: another precision or quantisation, "
+    "or a fault",
     "stop": "one answer is the beginning of the other: look at stop strings, EOS and parsers",
     "unstable": "a side differs from itself: look at caches and at requests that run side by side",
     "missing": "an answer is missing",
@@ -211,15 +211,15 @@ def _notes(pairs: Sequence[Pair], scored: Collection[str]) -> list[str]:
     if unequal:
         a, b = unequal[0]
         notes.append(
-            f"{len(unequal)} of {len(lengths)} prompts have another number of tokens on B (e.g. "
-            f"{a} on A, {b} on B): the sides read other prompts; pass --tokenizer, or compare "
-            "their chat templates"
+            f"{len(unequal)} of {len(lengths)} prompts have a different number of tokens on B "
+            f"(e.g. {a} on A, {b} on B): the sides read different prompts; pass --tokenizer, or "
+            "compare their chat templates"
         )
     unscored = sorted({pair.question.key.task for pair in pairs} - set(scored))
     if unscored:
-        remedy = "programs are run with --confirm-run-unsafe-code only"
+        remedy = "programs run only with --confirm-run-unsafe-code"
         notes.append(
-            f"no scores of {', '.join(unscored)}: {remedy}, earlier runs are not scored anew"
+            f"no scores for {', '.join(unscored)}: {remedy}, and earlier runs are not rescored"
         )
     few = {pair.level for pair in pairs if pair.level > sum(p.level == pair.level for p in pairs)}
     if few:
@@ -253,7 +253,7 @@ def case(pair: Pair) -> dict[str, Any]:
 
 
 _HEADLINES = {
-    "identical": "IDENTICAL: every answer of B is A's",
+    "identical": "IDENTICAL: B gives the same answers as A",
     "rounding": "ROUNDING ONLY: B differs from A only where A's own noise decides",
     "broken": "BROKEN: rounding does not explain these differences",
     "undecided": "UNDECIDED: not every difference could be explained",

@@ -151,7 +151,7 @@ class ServerSide:
                 return parsed(reply, self.is_chat, time.perf_counter() - started)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 shown = one_line(json.dumps(reply))
-                raise self._error(f"its reply is no completion: {shown}") from error
+                raise self._error(f"its reply is not a completion: {shown}") from error
 
     def _call(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
         """The JSON value of a reply; `RefusedError` with the server's words if it wants none."""

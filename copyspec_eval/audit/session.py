@@ -80,7 +80,7 @@ def _check_folder(order: Order) -> None:
         raise DataError(f"{path}: is not JSON ({error}); choose another --out") from error
     if before != asked:
         names = ", ".join(name for name in asked if before.get(name) != asked[name])
-        raise DataError(f"{order.out}: holds an audit with another {names}; choose another --out")
+        raise DataError(f"{order.out}: its audit has a different {names}; choose another --out")
     journal.replace(path, json.dumps(asked, indent=2))
 
 
@@ -91,8 +91,8 @@ def _named(asking: Asking, folder: Path) -> Iterator[None]:
         yield
     except SideError as error:
         raise SideError(
-            f"{error}; {asking.num_replies} answers are in {folder}: mend the server and repeat "
-            "the command, it goes on from there"
+            f"{error}; {asking.num_replies} answers are saved in {folder}; fix the server and "
+            "repeat the command to resume"
         ) from error
 
 

@@ -115,7 +115,7 @@ def _add_reports(choices: _Commands) -> None:
     what = "open the page in a browser; without --out it is written to a new temporary folder"
     add("--open", action="store_true", help=what)
     formats = ["table", "md", "csv", "json"]
-    what = "of what is printed (default: table)"
+    what = "output format (default: table)"
     add("--format", choices=formats, default="table", help=what)
 
 
@@ -196,20 +196,20 @@ def _add_audit(choices: _Commands) -> None:
         "audit",
         help="find out whether two engines differ by rounding, or one is broken",
         epilog="Exit code: 0 if answers are identical or differ by rounding, 1 if more differs, 2 "
-        "if that could not be found out. A SIDE is a server, base_url=http://HOST:PORT/v1,"
+        "if the audit could not decide. A SIDE is a server, base_url=http://HOST:PORT/v1,"
         "model=NAME; an lm-eval model, vllm,pretrained=NAME; or the folder of an earlier run. "
         "Replies are saved as they arrive; repeat an interrupted command to go on.",
     ).add_argument
     add("--a", required=True, metavar="SIDE", help="the engine that is trusted")
     add("--b", required=True, metavar="SIDE", help="the engine that is audited")
-    add("--tasks", default="", metavar="T,…", help="lm-eval's tasks; for a folder, default: its")
+    add("--tasks", default="", metavar="T,…", help="lm-eval's (default: an earlier run's)")
     add("--limit", type=int, metavar="N", help="documents per task (default: all)")
-    what = "requests at a time, shared out over the documents (default: 1,8,32)"
+    what = "requests at a time; the documents are split among these numbers (default: 1,8,32)"
     add("--concurrency", default="1,8,32", metavar="N,…", help=what)
     what = "local model that tells near-ties where A lists no log-probabilities"
     add("--rescore", metavar="MODEL", help=f"{what} (default: none)")
     what = "render prompts with its chat template, and have servers complete them"
-    add("--tokenizer", metavar="NAME", help=f"{what} (default: they chat)")
+    add("--tokenizer", metavar="NAME", help=f"{what} (default: servers get chat messages)")
     what = "as lm-eval's --gen_kwargs, e.g. max_gen_toks=300 (default: the tasks')"
     add("--gen-kwargs", metavar="K=V,…", help=what)
     what = "run programs that the models wrote, in the sandbox, to score such tasks"

@@ -101,8 +101,8 @@ def _check_whole(text: str, named: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise RequestError(
-            f"{named} has a lone surrogate ({error.object[error.start]!a}), which no tokenizer "
-            "reads; remove it"
+            f"{named} has a lone surrogate ({error.object[error.start]!a}), which tokenizers "
+            "cannot encode; remove it"
         ) from error
 
 
@@ -132,7 +132,8 @@ def tokenised(
         if max(token_ids, default=0) >= vocabulary:
             raise OptionError(
                 f"store={store_text(paths)}: token {max(token_ids)} of document "
-                f"{answer.request.document} is none of the model's; name traces of its tokenizer"
+                f"{answer.request.document} is not in the model's vocabulary; name traces of "
+                "its tokenizer"
             )
         yield answer.request, token_ids
 

@@ -111,7 +111,7 @@ def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -
     """The answers in `paths` for a replay of a file of traces, whose documents have no task."""
     for path in paths:
         if os.path.realpath(path) == os.path.realpath(replayed):
-            raise OptionError(f"store={path} is what is replayed; name answers of another run")
+            raise OptionError(f"store={path} is being replayed; name answers of another run")
     answers, store = read_earlier(paths, notes), f"store={store_text(paths)}"
     if any(answer.token_ids is None for answer in answers):
         remedy = "a replay has no tokenizer, so name a run of --model copyspec"

@@ -179,7 +179,7 @@ def _scores(shards: list[RecordedRun], records: list[TurnRecord], notes: list[st
     merged: RunScores = {}
     for (task, name), values in sorted(by_document.items()):
         if (task, name) in no_means:
-            notes.append(f"{task}: {name} is no mean over documents; its shards do not give it")
+            notes.append(f"{task}: {name} is not a mean over documents, so shards do not give it")
         else:
             # Log-likelihoods have no rows.
             owner = newest.get(task) or max(newest.values())

@@ -138,7 +138,7 @@ def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:
         if row.baseline is None:
             raise DataError(f"{folder}: no paired run; give two runs, or one with paired=true")
         if row.token_ids is None or len(row.token_ids) != row.counts.num_tokens:
-            raise DataError(f"{folder}: its rows are without tokens; give the run as it was made")
+            raise DataError(f"{folder}: its rows have no token ids; pass the original run")
         if answer := run.answers.get(row.key):
             text = row.answer if row.baseline.difference else answer.text
             arm = drafted.setdefault(_arm_name(row, manifests), {})

@@ -41,7 +41,7 @@ def level() -> Level:
             if best != LIMITS and trial(best).status == "ok":
                 return best
         raise OptionError(
-            "nothing on this machine contains the programs that a model writes; install "
+            "no sandbox works on this machine for the programs that a model writes; install "
             f"bubblewrap, or set {VARIABLE}={LIMITS.name} to run them under {LIMITS.description}"
         )
     by_name = {level.name: level for level in LEVELS}

@@ -52,7 +52,7 @@ def parse_arms(
         texts = in_brackets[1].split(",") if in_brackets else arms.split(":")
         names = [text.strip() for text in texts]
     if not isinstance(names, Sequence | None) or not all(isinstance(n, str) for n in names or ()):
-        raise OptionError(f"arms={arms!r} is no list of drafters; pass e.g. none:copyspec:suffix")
+        raise OptionError(f"arms={arms!r} is not a list of drafters; pass e.g. none:suffix")
     options = [shared] if names is None else [_arm(shared, name) for name in names]
     for each in options:
         drafter_factory(each)
@@ -103,7 +103,7 @@ def check_model_cache(
     needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
     if reason and needed:
         raise OptionError(
-            f"{reason}: its own attention and cache may serve it, one request at a time; "
+            f"{reason}: it may work with its own attention and cache, one request at a time; "
             f"pass {' and '.join(needed)}"
         )
 

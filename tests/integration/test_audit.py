@@ -38,7 +38,7 @@ def test_equal_servers_are_identical(tmp_path, capsys):
         assert audit(a.side, b.side, tmp_path) == 0
         assert a.count + b.count <= 1.3 * 2 * NUM_ANSWERS
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "IDENTICAL: every answer of B is A's"
+    assert lines[0] == "IDENTICAL: B gives the same answers as A"
     assert len(lines) <= 10
     assert result(tmp_path)["counts"]["identical"] == NUM_ANSWERS
     assert not list(ElementTree.parse(tmp_path / "junit.xml").iter("failure"))
@@ -142,7 +142,7 @@ def refuses(handler: Any, number: int) -> bool:
         (dies, ""),
         (hangs, "no answer in 1 s"),
         (sends_garbage, "not JSON"),
-        pytest.param(sends_no_completion, "no completion", marks=pytest.mark.slow),
+        pytest.param(sends_no_completion, "not a completion", marks=pytest.mark.slow),
         pytest.param(refuses, "no such model", marks=pytest.mark.slow),
     ],
 )
@@ -189,7 +189,7 @@ def test_a_torn_journal_goes_on_and_another_audit_is_refused(tmp_path, capsys):
         assert 0 < b.count - before[1] < NUM_ANSWERS
         capsys.readouterr()
         assert audit(a.side, b.side, tmp_path, "--limit", "1") == 2
-    assert "holds an audit with another limit; choose another --out" in capsys.readouterr().err
+    assert "its audit has a different limit; choose another --out" in capsys.readouterr().err
 
 
 WRONG: list[tuple[str, Callable[[str], list[str]]]] = [

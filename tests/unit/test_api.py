@@ -157,12 +157,15 @@ def test_nothing_keeps_a_model_alive(byte_model: Path) -> None:
     [
         ({"prompts": ["a", ""]}, "prompt 1 is empty"),
         ({"prompts": ["a", "b"], "streamer": object()}, "streamer is for one prompt"),
-        ({"prompts": torch.tensor([1])}, "prompt 0 is no text .* value of type Tensor; for token"),
+        (
+            {"prompts": torch.tensor([1])},
+            "prompt 0 is neither text .* item of type Tensor; for token",
+        ),
         (
             {"prompts": [1, 2]},
-            "prompt 0 is no text .* it has a value of type int; for token ids, use",
+            "prompt 0 is neither text .* it has an item of type int; for token ids, use",
         ),
-        ({"prompts": [[1, 2]]}, "prompt 0 is no text .* it has a value of type int; for"),
+        ({"prompts": [[1, 2]]}, "prompt 0 is neither text .* it has an item of type int; for"),
         ({"prompts": None}, "there are no prompts; pass prompts=TEXT"),
         ({"model": "no/such", "tokenizer": None}, "model='no/such' cannot be loaded: "),
         ({"model": "no/such", "prompts": None}, "there are no prompts; pass prompts=TEXT"),

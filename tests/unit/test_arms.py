@@ -49,8 +49,8 @@ ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
         ("copyspec:none:copyspec", "arms=copyspec:none:copyspec: copyspec is listed twice"),
         ("none", "arms=none: only the baseline; add a drafter, e.g. suffix"),
         ("suffix+store=runs/a", "an arm cannot copy from earlier runs"),
-        (["copyspec", 3], r"arms=\['copyspec', 3\] is no list of drafters"),
-        (3, "arms=3 is no list of drafters"),
+        (["copyspec", 3], r"arms=\['copyspec', 3\] is not a list of drafters"),
+        (3, "arms=3 is not a list of drafters"),
     ],
 )
 def test_wrong_arms_are_refused(arms, message):

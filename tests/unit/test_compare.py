@@ -221,8 +221,8 @@ def test_the_arms_of_a_run_are_compared_token_by_token(tmp_path, capsys, rows, c
     ("changes", "message"),
     [
         ({"baseline": None}, "no paired run; give two runs"),
-        ({"token_ids": ()}, "its rows are without tokens"),
-        ({"token_ids": None}, "its rows are without tokens"),
+        ({"token_ids": ()}, "its rows have no token ids"),
+        ({"token_ids": None}, "its rows have no token ids"),
     ],
 )
 def test_a_run_without_both_arms_or_tokens_is_refused(tmp_path, capsys, changes, message):

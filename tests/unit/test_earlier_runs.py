@@ -165,8 +165,8 @@ def test_a_replay_takes_records_too(tmp_path, capsys):
     ("drafter", "store", "message"),
     [
         ("suffix", "other.jsonl", "other.jsonl: no answer has the id and turn of a trace; name an"),
-        ("suffix", "t.jsonl", "t.jsonl is what is replayed; name answers of another run"),
-        ("suffix", "./t.jsonl", "t.jsonl is what is replayed; name answers of another run"),
+        ("suffix", "t.jsonl", "t.jsonl is being replayed; name answers of another run"),
+        ("suffix", "./t.jsonl", "t.jsonl is being replayed; name answers of another run"),
         ("suffix", "other.jsonl:nowhere", "store=nowhere: no such file or folder"),
         ("suffix", "texts", "store=texts: answers without token ids; a replay has no tokenizer"),
         ("copyspec", "nowhere", "store=nowhere is not for drafter=copyspec; pass drafter=suffix"),

@@ -173,7 +173,7 @@ def test_folders_below_an_output_folder_are_no_links(tmp_path):
 @pytest.mark.parametrize("read", [journal.read, lambda path: [*journal.lines(path)]])
 def test_what_is_no_file_is_not_read(name: str, read: Callable[[Path], object], tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match=r"(no regular file|cannot be read .*); check the path"):
+    with pytest.raises(DataError, match=r"(not a regular file|cannot be read .*); check the path"):
         read(tmp_path / name)
 
 

@@ -173,7 +173,7 @@ def test_a_score_that_is_no_mean_is_left_out_and_named(shards):
     results.write_text(json.dumps(written))
     actual = board(*shards)
     assert "score_acc" not in actual.lines
-    assert actual.notes == [f"{TASK}: acc is no mean over documents; its shards do not give it"]
+    assert actual.notes == [f"{TASK}: acc is not a mean over documents, so shards do not give it"]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def _check(level: Level, installed: tuple[Path, ...]) -> None:
         outcome = _judge(json.loads(outcome.stdout), _RIGHT_PROBLEM)
     if set(_verdicts(outcome).values()) != {True}:
         raise SandboxError(
-            "right programs would count as wrong: "
+            "correct programs would count as wrong: "
             f"{outcome.reason or 'one does not pass its tests'}; install EvalPlus in {sys.prefix}, "
             f"or choose another {programs.VARIABLE} than {level.name}"
         )
