@@ -62,7 +62,7 @@ def test_decoders_are_those_of_their_figures_and_the_page(processor):
 
 
 def test_the_profile_of_a_step_is_that_of_its_figures_and_the_page():
-    folder = RESULTS / "decoders" / "epyc"
+    folder = RESULTS / "decoders" / "epyc-zen4"
     profile = json.loads((folder / "profile.json").read_text())
     assert (folder / "PROFILE.md").read_text() == step_profile.render(profile)
     assert step_profile.table(profile["rows"]) in SPEED.read_text()
