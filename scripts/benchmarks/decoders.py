@@ -144,6 +144,8 @@ def ratios(rows: Sequence[Row]) -> str:
         cells = []
         for batch_size in batch_sizes:
             pair = [_rates(_runs(rows, arm, batch_size)) for arm in (ours, theirs)]
+            if ARMS[theirs].once:  # in the last pass
+                pair = [rates[-1:] for rates in pair]
             # Not strict: one of a pass may not have run yet.
             passes = [
                 [a / b for a, b in zip(*each, strict=True)] for each in zip(*pair, strict=False)

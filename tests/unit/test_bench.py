@@ -75,14 +75,16 @@ def row(decoder: str, rates: list[float], batch_size: int = 1, **options: Any) -
     return {"decoder": decoder, "options": options, "batch_size": batch_size, **shown}
 
 
-SUFFIX = {"method": "suffix", "num_speculative_tokens": 15}
+SUFFIX: dict[str, Any] = {"method": "suffix", "num_speculative_tokens": 15}
+WITHOUT_STORE = SUFFIX | {"suffix_decoding_max_cached_requests": 0}
 ROWS = [
     row("hf", [30.0, 31.0]),
     *(row("vllm", [60.0 + n, 61.0 + n]) for n in (6, 0, 1)),
     row("vllm", [100.0, 400.0], **SUFFIX),
     *(row("copyspec", [122.0 + n, 122.0 + n], drafter="none") for n in (10, 0)),
     row("copyspec", [100.0, 200.4], drafter="suffix"),
-    row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix"),
+    *(row("copyspec", [500.0 + n, 600.0 + n], batch_size=8, drafter="suffix") for n in (0, 100)),
+    row("vllm", [400.0, 350.0], batch_size=8, **WITHOUT_STORE),
     row("copyspec", [150.0, 500.0], drafter="suffix", store=True),
 ]
 
@@ -94,8 +96,9 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
         ["`generate`", "1", "30, 31", "", ""],
         ["vLLM", "3", "61, 62", "", "8%"],
         ["vLLM, suffix", "1", "100, 400", "", ""],
+        ["vLLM, suffix without its store", "1", "", "400, 350", ""],
         ["ours, `none`", "2", "127, 127", "", "4%"],
-        ["ours, `suffix`", "1", "100, 200", "500, 600", ""],
+        ["ours, `suffix`", "1 to 2", "100, 200", "550, 650", "9%"],
         ["ours, `suffix` with a store", "1", "150, 500", "", ""],
     ]
     result = {"model": "M", "conversations": "40 chats", "manifest": {"threads": 2, **MADE}}
@@ -109,9 +112,11 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
 
 
 def test_each_pass_of_ours_is_set_beside_the_same_pass_of_theirs() -> None:
+    """The last one beside a run that was made once, in the last pass."""
     assert cells(decoders.ratios(ROWS))[2:] == [
         ["our `none` by vLLM", "2.02 (2.00 to 2.03), 1.99 (1.97 to 2.00)", ""],
         ["our `suffix` by vLLM's, both with a store", "1.50, 1.25", ""],
+        ["our `suffix` by vLLM's, both without", "", "1.50, 2.00"],
     ]
 
 
