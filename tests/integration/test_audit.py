@@ -158,7 +158,7 @@ def test_a_server_that_fails_leaves_what_was_answered(failure, words, tmp_path, 
         assert "\x1b" not in errors[0]
         kept_rows = (tmp_path / "replies.jsonl").read_text().count("\n")
         assert kept_rows == 6 + 5
-        assert f"{kept_rows} answers are in {tmp_path}" in errors[0]
+        assert f"{kept_rows} answers are saved in {tmp_path}" in errors[0]
         b.misbehave, before = (lambda handler, number: False), a.count
         assert audit(a.side, side, tmp_path) == 0
         assert result(tmp_path)["counts"]["identical"] == NUM_ANSWERS
