@@ -98,7 +98,6 @@ def hardware() -> dict[str, Any]:
     names += ["Apple GPU (mps)"] * torch.backends.mps.is_available()
     return {
         "processor": _cpuinfo("model name") or platform.processor() or platform.machine(),
-        # Clouds hide the name; this tells a Zen 4 from a Zen 5.
         "processor_family": f"{_cpuinfo('cpu family')}, model {_cpuinfo('model')}",
         "processors": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),

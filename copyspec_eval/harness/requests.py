@@ -132,8 +132,7 @@ def tokenised(
         if max(token_ids, default=0) >= vocabulary:
             raise OptionError(
                 f"store={store_text(paths)}: token {max(token_ids)} of document "
-                f"{answer.request.document} is not in the model's vocabulary; name traces of "
-                "its tokenizer"
+                f"{answer.request.document} is not in the vocabulary; name traces of this tokenizer"
             )
         yield answer.request, token_ids
 

@@ -115,5 +115,5 @@ def test_traces_are_found_by_the_number_of_the_document(byte_model, tmp_path, ba
     assert {row.drafter for row in seeded} == {"suffix + store=traces.jsonl"}
     assert forwards(seeded) < forwards(rows) / 4
     traces.write_text(traces.read_text().replace('"answer_ids": [', '"answer_ids": [100000, '))
-    with pytest.raises(OptionError, match=r"token 100000 of document \d+ is not in the model's"):
+    with pytest.raises(OptionError, match=r"token 100000 of document \d+ is not in the vocabulary"):
         evaluate_into(tmp_path / "refused", byte_model, f"store={traces}")

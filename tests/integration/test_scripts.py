@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_what_there_is_not_is_refused(conversations, monkeypatch, data, argument
         monkeypatch.setenv("COPYSPEC_DATA_DIR", data)
     with pytest.raises(SystemExit, match=rf"\A{message}\Z"):
         conversations("hf", *arguments)
+
+
+@pytest.mark.parametrize("name", ["model", "conversations", "threads", "hardware", "versions"])
+def test_runs_of_another_comparison_are_not_continued(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(sys, "argv", ["decoders"])
+    continued = runpy.run_path(str(SCRIPTS / "decoders"))["continued"]
+    arguments = Namespace(model=Path("M"), limit=2, out=tmp_path)
+    assert continued(arguments) == continued(arguments)
+    written = json.loads((tmp_path / "decoders.json").read_text())
+    place = written if name in written else written["manifest"]
+    place[name] = "another"
+    (tmp_path / "decoders.json").write_text(json.dumps(written))
+    with pytest.raises(SystemExit, match=f"have {name} another, .*; pass another --out"):
+        continued(arguments)
 
 
 @pytest.mark.slow
