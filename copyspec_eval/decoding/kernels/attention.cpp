@@ -107,7 +107,7 @@ inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
 template <typename T>
 bool Attention<T>::run() const {
   if (!are_under(key_rows, num_tokens, num_rows)) return false;
-#ifdef __AMX_BF16__
+#ifdef HAS_TILES
   if constexpr (sizeof(T) == 2)
     if (has_tiles()) return run_with<TileProducts>(*this), true;
 #endif

@@ -79,7 +79,7 @@ struct Linear {
   }
 };
 
-#ifdef __AMX_BF16__
+#ifdef HAS_TILES
 
 inline void run_in_tiles(const Linear<uint16_t>& linear) {
   const int64_t depth = 2 * linear.num_words;
@@ -101,7 +101,7 @@ inline void run_in_tiles(const Linear<uint16_t>& linear) {
     for (int64_t at = 0; at < linear.num_outputs; at += BLOCK) {
       for (int64_t token = 0; token < linear.num_tokens; token += Tiles::ROWS) {
         const int64_t count = std::min(Tiles::ROWS, linear.num_tokens - token);
-        tiles.multiply(
+        tiles.multiply<64>(
             inputs + token * depth, depth, count, linear.block_at(at), depth, sums, BLOCK);
         for (int64_t row = 0; row < count; ++row)
           for (int part = 0; part < BLOCK; part += LANES)
@@ -115,7 +115,7 @@ inline void run_in_tiles(const Linear<uint16_t>& linear) {
 
 template <typename T>
 bool Linear<T>::run() const {
-#ifdef __AMX_BF16__
+#ifdef HAS_TILES
   if constexpr (sizeof(T) == 2)
     if (has_tiles()) return run_in_tiles(*this), true;
 #endif

@@ -1,7 +1,8 @@
 // Matrix products in bfloat16 by AMX, the matrix tiles of recent Intel processors. A tile multiplies
 // 16 rows at once, each in the same order of sums: a row's bits do not depend on those beside it.
 
-#ifdef __AMX_BF16__
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define HAS_TILES
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,7 +30,9 @@ class Tiles {
   }
 
   // Sums over `depth`, a multiple of DEPTH, of products of up to ROWS rows and a block of words,
-  // [depth / 2][BLOCK]; as [rows][BLOCK]. Strides are in elements.
+  // [depth / 2][BLOCK]; as [rows][BLOCK]. Strides are in elements. Blocks that follow each other in
+  // memory are fetched AHEAD words before they are read.
+  template <int AHEAD = 0>
   void multiply(
       const uint16_t* rows, int64_t stride, int64_t num_rows, const uint32_t* block, int64_t depth,
       float* sums, int64_t sums_stride) {
@@ -42,6 +45,8 @@ class Tiles {
     _tile_zero(3);
     for (int64_t at = 0; at < depth; at += DEPTH) {
       const uint32_t* words = block + at / 2 * BLOCK;
+      for (int word = 0; word < (AHEAD ? DEPTH / 2 : 0); ++word)
+        prefetch(words + (word + AHEAD) * BLOCK, BLOCK);
       _tile_loadd(4, rows + at, bytes);
       _tile_loadd(6, words, BLOCK * 4);
       _tile_dpbf16ps(0, 4, 6);

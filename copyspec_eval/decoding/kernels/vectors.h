@@ -114,6 +114,13 @@ inline void exchange(Words (&rows)[LANES]) {
   }
 }
 
+inline void exchange_all(Words (&rows)[LANES]) {
+  if constexpr (LANES == 16) exchange<8>(rows);
+  exchange<4>(rows);
+  exchange<2>(rows);
+  exchange<1>(rows);
+}
+
 // A block of rows, [BLOCK, length], as [words][BLOCK]; a word is a float32, or two bfloat16. Rows
 // after the first `num_rows` are zero.
 template <typename T>
@@ -128,10 +135,7 @@ void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, 
         square[row] =
             first_row + row < num_rows ? load<Words>(words, 4 * count) : Words{};
       }
-      if constexpr (LANES == 16) exchange<8>(square);
-      exchange<4>(square);
-      exchange<2>(square);
-      exchange<1>(square);
+      exchange_all(square);
       for (int64_t word = 0; word < count; ++word)
         store(to + (first + word) * BLOCK + first_row, square[word]);
     }
