@@ -18,7 +18,7 @@ from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.attention import Step
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, key_extent, place, run
-from copyspec_eval.decoding.model_copy import PerModel, model_structure
+from copyspec_eval.decoding.model_copy import PerModel
 from copyspec_eval.decoding.recording import Recording
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import ExactMode
@@ -66,14 +66,18 @@ def steps_for(
     if how == "eager" and not is_fixed:
         return Steps(how, RowCache(num_rows, length))
     room = capacity(length) if is_fixed else _ROOM * key_extent(length, _KEYS)
-    # The check at load makes windows shorter for a moment.
-    made = _shared.get(model, (weights, model_structure(model)), dict)
+    made = _shared.get(model, weights, dict)
     # One that is long enough serves, except at a fixed width, whose bits may depend on it.
     kind = num_rows, how, room if is_fixed else None
     if kind not in made or made[kind].cache.capacity < length:
         made[kind] = Steps(how, RowCache(num_rows, room))
     made[kind].cache.clear()
     return made[kind]
+
+
+def forget_steps(model: PreTrainedModel) -> None:
+    """Have steps noted anew: `model` is changed in another way than in its weights."""
+    _shared.forget(model)
 
 
 def _records(model: PreTrainedModel) -> bool:
