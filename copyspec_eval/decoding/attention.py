@@ -29,9 +29,10 @@ MaskedBlock = tuple[slice, slice, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What each token of a forward attends to. The tokens stand in one row of the model's input.
+    """The tokens of a forward, in one row of the model's input, and what each attends to.
 
     Attributes:
+        token_ids: `[tokens]`, int64.
         visible: bool `[1, 1, tokens, extent]`, True for the keys of a token's context and its own.
         positions, key_positions: `[1, tokens]` and `[1, tokens, extent]`, int64, in the context.
         rows, slots: each token's place in the cache, `[tokens]`, int64 each.
@@ -40,6 +41,7 @@ class Step:
             queries and keys.
     """
 
+    token_ids: torch.Tensor
     visible: torch.Tensor
     positions: torch.Tensor
     key_positions: torch.Tensor

@@ -17,6 +17,7 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import key_extent
 from copyspec_eval.decoding.given import Given, scripted_drafts
 from copyspec_eval.decoding.model_support import position_limit, refusal
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.repeated_steps import can_capture
 from copyspec_eval.drafters.base import NoDrafter
@@ -72,7 +73,8 @@ def exact_mode(
         modes = [ExactMode()]
     for mode in (*modes, ExactMode(width)):
         try:
-            mismatch = next(mismatches(model, token_ids, mode, longest, batch_size), None)
+            with engine_kernels(model, exact=True):  # once for all readings: it takes a while
+                mismatch = next(mismatches(model, token_ids, mode, longest, batch_size), None)
         except Exception as error:  # whatever CUDA raises
             if mode.steps == "eager":
                 raise

@@ -50,38 +50,32 @@ def forward(
     or the fewest that hold the parts.
     """
     extent = extent or key_extent(max(part.start + len(part.token_ids) for part in parts))
-    tokens, step = place(model, cache, parts, extent)
-    return run(model, cache, tokens, step, logits_to_keep)
+    return run(model, cache, place(model, cache, parts, extent), logits_to_keep)
 
 
 def place(
     model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], extent: int
-) -> tuple[torch.Tensor, attention.Step]:
-    """The tokens of `parts`, `[tokens]`, and the step that has their places in the cache."""
+) -> attention.Step:
+    """The step that reads `parts`, each token at its place in the cache."""
     ids = [token for part in parts for token in part.token_ids]
     slots = [part.start + index for part in parts for index in range(len(part.token_ids))]
     rows = [part.row for part in parts for _ in part.token_ids]
     # One copy to the device.
     tokens, all_slots, all_rows = torch.tensor([ids, slots, rows]).to(input_device(model)).unbind()
-    step = _step(parts, all_rows, all_slots, extent)
     cache.end = max(cache.end, max(slots) + 1)
-    return tokens, step
+    return _step(parts, tokens, all_slots, all_rows, extent)
 
 
 def run(
-    model: PreTrainedModel,
-    cache: RowCache,
-    token_ids: torch.Tensor,
-    step: attention.Step,
-    logits_to_keep: int = 0,
+    model: PreTrainedModel, cache: RowCache, step: attention.Step, logits_to_keep: int = 0
 ) -> torch.Tensor:
-    """A forward of `token_ids`, `[tokens]`, each at its place in the cache."""
+    """The logits of a step's tokens, or of the last `logits_to_keep`: `[…, vocabulary]`."""
     cache.place(step.rows, step.slots, step.visible.shape[-1])
     # Padding may lie past the last position a model has an embedding for; nobody reads it.
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     with attention.masked_as(step):
         output = model(
-            input_ids=token_ids[None],
+            input_ids=step.token_ids[None],
             position_ids=step.positions.clamp(0, limit and limit - 1),
             past_key_values=cache,
             use_cache=True,
@@ -92,7 +86,11 @@ def run(
 
 
 def _step(
-    parts: Sequence[Part], rows: torch.Tensor, slots: torch.Tensor, extent: int
+    parts: Sequence[Part],
+    token_ids: torch.Tensor,
+    slots: torch.Tensor,
+    rows: torch.Tensor,
+    extent: int,
 ) -> attention.Step:
     """Where the tokens at `slots` of the cache, `[tokens]`, stand in their contexts."""
     keys = torch.arange(extent, device=slots.device)
@@ -114,7 +112,7 @@ def _step(
                 key_positions[nodes, inside] = positions[nodes]
     by_row = [(part.row, tokens) for part, tokens in zip(parts, places, strict=True)]
     return attention.Step(
-        visible[None, None], positions[None], key_positions[None], rows, slots, by_row
+        token_ids, visible[None, None], positions[None], key_positions[None], rows, slots, by_row
     )
 
 

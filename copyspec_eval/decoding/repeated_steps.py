@@ -7,8 +7,9 @@ one of few tokens spends as long in the model's modules as in our kernels.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -33,6 +34,9 @@ _ROOM = 4
 until it is written to."""
 _CHECKED = 4
 """How many repeated steps are compared with the forward in full."""
+
+_TENSORS = ("token_ids", "visible", "positions", "key_positions", "rows", "slots")
+"""Of a `Step`."""
 
 _How = Literal["eager", "recorded", "captured"]
 _shared: PerModel[dict[tuple[int, _How, int | None], "Steps"]] = PerModel()
@@ -113,32 +117,32 @@ class Steps:
             return forward(model, self.cache, parts, extent=extent), True
         needed = max(part.start + len(part.token_ids) for part in parts)
         extent = extent or key_extent(needed, _KEYS)
-        tokens, step = place(model, self.cache, parts, extent)
+        step = place(model, self.cache, parts, extent)
         kind = num_tokens, extent
         if kind not in self._repeats:
             if kind in self._used_once:
-                return self._record(model, tokens, step), False
+                return self._record(model, step), False
             self._used_once.add(kind)
-            return run(model, self.cache, tokens, step), False
+            return run(model, self.cache, step), False
         inputs, repeat = self._repeats[kind]
-        inputs.fill(tokens, step)
+        inputs.fill(step)
         logits = repeat()
         if self._how == "captured" or not self._unchecked:
             return logits, True
         self._unchecked -= 1
-        expected = run(model, self.cache, tokens, step)
+        expected = run(model, self.cache, step)
         if not torch.equal(logits, expected):
             self._how = "eager"
         return expected, False
 
-    def _record(self, model: PreTrainedModel, tokens: torch.Tensor, step: Step) -> torch.Tensor:
+    def _record(self, model: PreTrainedModel, step: Step) -> torch.Tensor:
         recording = Recording(self._memory)
-        inputs = _Inputs(tokens, step, recording.shared)
+        inputs = _Inputs(step, recording.shared)
         is_watched = len(self._repeats) < _CHECKED
         logits = recording.record(partial(inputs.run, model, self.cache), is_watched)
         # Blocks of torch's attention are those of this step's rows.
         if recording.is_complete and not inputs.step.masked_blocks:
-            self._repeats[len(tokens), step.visible.shape[-1]] = inputs, recording.repeat
+            self._repeats[len(step.token_ids), step.visible.shape[-1]] = inputs, recording.repeat
         else:
             self._how = "eager"
         return logits
@@ -155,7 +159,7 @@ class Steps:
             return
         with announced(f"preparing steps for {extent:,} tokens of context and answer"):
             first = [Part(row, 0, [0] * width) for row in rows]
-            inputs = _Inputs(*place(model, self.cache, first, extent))
+            inputs = _Inputs(place(model, self.cache, first, extent))
             try:
                 inputs.run(model, self.cache)  # makes the cache
                 make = partial(inputs.run, model, self.cache)
@@ -177,27 +181,19 @@ class _Inputs:
     """The tensors that a repeated step reads, which stay where they are."""
 
     def __init__(
-        self,
-        tokens: torch.Tensor,
-        step: Step,
-        memory_for: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like,
+        self, step: Step, memory_for: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
     ) -> None:
-        self._mine = [memory_for(each) for each in _tensors(tokens, step)]
-        self._parts, self.step = step.parts, step
-        self.fill(tokens, step)
+        mine: Any = {name: memory_for(getattr(step, name)) for name in _TENSORS}
+        self.step: Step = replace(step, **mine)
+        self.fill(step)
 
-    def fill(self, tokens: torch.Tensor, step: Step) -> None:
-        for mine, new in zip(self._mine, _tensors(tokens, step), strict=True):
-            mine.copy_(new)
+    def fill(self, step: Step) -> None:
+        for name in _TENSORS:
+            getattr(self.step, name).copy_(getattr(step, name))
 
     def run(self, model: PreTrainedModel, cache: RowCache) -> torch.Tensor:
-        tokens, rows, slots, visible, positions, key_positions = self._mine
-        self.step = Step(visible, positions, key_positions, rows, slots, self._parts)
-        return run(model, cache, tokens, self.step)
-
-
-def _tensors(tokens: torch.Tensor, step: Step) -> list[torch.Tensor]:
-    return [tokens, step.rows, step.slots, step.visible, step.positions, step.key_positions]
+        self.step = replace(self.step, masked_blocks=[])
+        return run(model, cache, self.step)
 
 
 def _captured(make: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:

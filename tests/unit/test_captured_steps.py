@@ -141,12 +141,12 @@ def test_weights_that_were_moved_are_captured_again(graphs: list[SimulatedGraph]
 
 def waits(inputs: Any, model: Any, cache: Any) -> torch.Tensor:
     """As models with experts do whose numbers of tokens the host asks for."""
-    int(inputs._mine[0][0])
+    int(inputs.step.token_ids[0])
     return LOGITS(inputs, model, cache)
 
 
-def reads_elsewhere(inputs: Any, tokens: torch.Tensor, step: Any) -> None:
-    inputs._mine = repeated_steps._tensors(tokens, step)
+def reads_elsewhere(inputs: Any, step: Any) -> None:
+    inputs.step = step
 
 
 def drifts(graph: SimulatedGraph) -> None:

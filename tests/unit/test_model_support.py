@@ -33,7 +33,7 @@ from copyspec_eval.types import DraftOptions, ExactMode
 def test_attention_with_a_tensor_that_it_does_not_know_is_refused() -> None:
     states, mask = torch.ones(1, 1, 1, 8), torch.ones(1, 1, 1, 1, dtype=torch.bool)
     place = torch.zeros(1, dtype=torch.long)
-    with attention.masked_as(forward_module._step([Part(0, 0, [0])], place, place, 1)):
+    with attention.masked_as(forward_module._step([Part(0, 0, [0])], place, place, place, 1)):
         attend = partial(attention.attend, torch.nn.Identity(), states, states, states, mask)
         attend(position_ids=torch.zeros(1, 1), sliding_window=4, position_bias=None)
         with pytest.raises(ModelError, match="attention with 'position_bias' is not supported"):
@@ -197,7 +197,7 @@ def other_experts(*given: Any, expert: Any = experts._expert) -> Any:
 
 
 def looking_ahead(*given: Any, step: Any = forward_module._step) -> Any:
-    _, _, slots, extent = given
+    _, _, slots, _, extent = given
     visible = (torch.arange(extent) <= slots[:, None] + 1)[None, None]
     return replace(step(*given), visible=visible)
 

@@ -109,7 +109,7 @@ def test_an_engine_tells_its_clock_what_is_in_every_step(batch_size: int) -> Non
 def test_padding_follows_the_last_node_of_a_tree() -> None:
     model, cache = tiny_model("llama"), RowCache(num_rows=1, capacity=64)
     tree = Part(0, 10, [5, 6, 7, 8, 9, 9], parents=(-1, 0, -1), num_before=2)
-    _, step = place(model, cache, [tree], 64)
+    step = place(model, cache, [tree], 64)
     assert step.positions.tolist() == [[10, 11, 12, 13, 12, 13]]
     sees = step.visible[0, 0, :, 10:16].int().tolist()
     assert sees[3:] == [[1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 1]]

@@ -15,6 +15,7 @@ from tiny_models import VOCABULARY, tiny_model
 
 from copyspec_eval.decoding import kernels, repeated_steps
 from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.trial import short_windows
 
 pytestmark = pytest.mark.usefixtures("our_kernels")
 
@@ -156,6 +157,19 @@ def test_other_weights_are_read_and_not_the_recorded_ones(monkeypatch: pytest.Mo
     after = tokens(model, made)
     assert after != before
     assert after == in_full(model, monkeypatch)
+
+
+def test_windows_that_were_short_for_a_moment_are_long_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the check at load makes them."""
+    monkeypatch.setattr(repeated_steps, "_CHECKED", 0)
+    model = fresh("gemma3_text")
+    with short_windows(model):
+        short = tokens(model)
+    assert short != tokens(model) == in_full(model, monkeypatch)
+    with short_windows(model):
+        assert tokens(model) == short
 
 
 def test_longer_requests_repeat_the_steps_of_shorter_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,9 @@ struct TileProducts {
   const Attention<uint16_t>& attention;
   Tiles tiles{};
 
-  static int64_t padded(int64_t size) {
-    return (size + Tiles::DEPTH - 1) / Tiles::DEPTH * Tiles::DEPTH;
-  }
-
   // Keys are the rows of the products, since a block would have to be transposed.
   void score(const Task& task, Scratch<uint16_t>& scratch, float* scores, int64_t stride) {
-    const int64_t dim = padded(attention.dim), count = scratch.queries.size();
+    const int64_t dim = Tiles::padded(attention.dim), count = scratch.queries.size();
     const int64_t size = dim / 2 * BLOCK, num_words = (count + BLOCK - 1) / BLOCK * size;
     uint32_t* blocks = words_of<uint32_t>(scratch.rows, num_words);
     std::fill_n(blocks, num_words, 0);
@@ -34,13 +30,10 @@ struct TileProducts {
         prefetch(keys + ahead * step, attention.dim);
       const uint16_t* rows = keys + key * step;
       int64_t row_step = step;
+      std::vector<uint16_t> filled;
       if (dim != attention.dim) {
-        uint16_t* filled_up = words_of<uint16_t>(scratch.keys, BLOCK * dim);
-        for (int64_t row = 0; row < num_keys; ++row) {
-          std::copy_n(rows + row * step, attention.dim, filled_up + row * dim);
-          std::fill(filled_up + row * dim + attention.dim, filled_up + (row + 1) * dim, 0);
-        }
-        rows = filled_up, row_step = dim;
+        filled = Tiles::filled_up(rows, step, num_keys, attention.dim);
+        rows = filled.data(), row_step = dim;
       }
       for (int64_t first = 0; first < count; first += BLOCK) {
         tiles.multiply(rows, row_step, num_keys, blocks + first / BLOCK * size, dim, sums, BLOCK);
@@ -83,9 +76,9 @@ struct TileProducts {
   // Values of the task's keys, for `Tiles`: [blocks of elements][pairs of keys][BLOCK], of which the
   // even elements come first. What is not `visible`, where that is passed, is zero.
   void pair_values(const Task& task, Scratch<uint16_t>& scratch, const uint8_t* visible) {
-    const int64_t pairs = padded(task.keys.end - task.keys.begin) / 2;
+    const int64_t pairs = Tiles::padded(task.keys.end - task.keys.begin) / 2;
     const int64_t dim = attention.value_dim, step = attention.value_strides.token;
-    uint32_t* words = words_of<uint32_t>(scratch.keys, pairs * padded(dim));
+    uint32_t* words = words_of<uint32_t>(scratch.keys, pairs * Tiles::padded(dim));
     const uint16_t* values = attention.values_of(task);
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const int64_t key = task.keys.begin + 2 * pair;
@@ -110,7 +103,7 @@ struct TileProducts {
       const Task& task, Scratch<uint16_t>& scratch, const uint16_t* weights, int64_t stride,
       int64_t first, int64_t num_rows) {
     alignas(64) float sums[Tiles::ROWS * BLOCK];
-    const int64_t depth = padded(task.keys.end - task.keys.begin);
+    const int64_t depth = Tiles::padded(task.keys.end - task.keys.begin);
     const uint32_t* words = words_of<uint32_t>(scratch.keys, 0);
     Floats zeros{};  // 0 * x, which is NaN if x is not finite
     for (int64_t at = 0; at < attention.value_dim; at += BLOCK) {

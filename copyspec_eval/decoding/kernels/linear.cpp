@@ -83,15 +83,11 @@ struct Linear {
 
 inline void run_in_tiles(const Linear<uint16_t>& linear) {
   const int64_t depth = 2 * linear.num_words;
-  std::vector<uint16_t> filled_up;
+  std::vector<uint16_t> filled;
   const uint16_t* inputs = linear.hidden;
   if (depth != linear.num_inputs) {
-    filled_up.resize(linear.num_tokens * depth);
-    for (int64_t token = 0; token < linear.num_tokens; ++token)
-      std::copy_n(
-          linear.hidden + token * linear.num_inputs, linear.num_inputs,
-          filled_up.data() + token * depth);
-    inputs = filled_up.data();
+    filled = Tiles::filled_up(inputs, linear.num_inputs, linear.num_tokens, linear.num_inputs);
+    inputs = filled.data();
   }
 #pragma omp parallel
   {

@@ -23,6 +23,17 @@ class Tiles {
  public:
   static constexpr int64_t ROWS = 32, DEPTH = 32;  // at a time
 
+  static int64_t padded(int64_t size) { return (size + DEPTH - 1) / DEPTH * DEPTH; }
+
+  // Rows of `length`, filled up with zeros to a multiple of DEPTH.
+  static std::vector<uint16_t> filled_up(
+      const uint16_t* rows, int64_t stride, int64_t num_rows, int64_t length) {
+    std::vector<uint16_t> filled(num_rows * padded(length));
+    for (int64_t row = 0; row < num_rows; ++row)
+      std::copy_n(rows + row * stride, length, filled.data() + row * padded(length));
+    return filled;
+  }
+
   Tiles() = default;
   Tiles(const Tiles&) = delete;
   ~Tiles() {

@@ -21,14 +21,20 @@ from copyspec_eval.decoding.modules.linear import Forward, linear_layers
 _forwards: PerModel[dict[torch.nn.Module, Forward]] = PerModel()
 """They hold packed weights."""
 
+_running: dict[PreTrainedModel, Hashable] = {}
+"""The `weights_state` of models that run now."""
+
 
 @contextmanager
 def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
     """Run `model`, a copy, with the engine's attention and kernels; yields the `weights_state`.
 
     If `exact`, experts that our kernels do not serve compute in shapes that routing does not
-    change.
+    change. Within another `engine_kernels` of the model, that one holds.
     """
+    if model in _running:
+        yield _running[model]
+        return
     loaded_attention = model.config._attn_implementation
     loaded_experts = model.config._experts_implementation
     if model._can_set_experts_implementation():
@@ -43,8 +49,10 @@ def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
         model.set_attn_implementation(attention.NAME)
         for module, forward in forwards.items():
             vars(module)["forward"] = forward
+        _running[model] = weights
         yield weights
     finally:
+        _running.pop(model, None)
         for module in forwards:
             vars(module).pop("forward", None)
         model.set_attn_implementation(loaded_attention)
