@@ -38,12 +38,9 @@ class PerModel(Generic[T]):
 
     def get(self, model: PreTrainedModel, state: Hashable, make: Callable[[], T]) -> T:
         if model not in self._values or self._values[model][0] != state:
-            self.forget(model)  # an old one goes first, and with it its memory
+            self._values.pop(model, None)  # an old one goes first, and with it its memory
             self._values[model] = state, make()
         return self._values[model][1]
-
-    def forget(self, model: PreTrainedModel) -> None:
-        self._values.pop(model, None)
 
 
 class ModelCopy(NamedTuple):

@@ -59,29 +59,24 @@ def can_capture(model: PreTrainedModel) -> bool:
 
 
 def steps_for(
-    model: PreTrainedModel, weights: Hashable, num_rows: int, length: int, exact: ExactMode | None
+    model: PreTrainedModel, state: Hashable, num_rows: int, length: int, exact: ExactMode | None
 ) -> "Steps":
     """Steps with an empty cache of `num_rows` rows, each with room for `length` tokens.
 
-    `model` runs within `engine_kernels`, which gave `weights`.
+    `model` runs within `engine_kernels`, which gave its `state`.
     """
     is_fixed = exact is not None and exact.width is not None
     how: _How = exact.steps if exact and is_fixed else "recorded" if _records(model) else "eager"
     if how == "eager" and not is_fixed:
         return Steps(how, RowCache(num_rows, length))
     room = capacity(length) if is_fixed else _ROOM * key_extent(length, _KEYS)
-    made = _shared.get(model, weights, dict)
+    made = _shared.get(model, state, dict)
     # One that is long enough serves, except at a fixed width, whose bits may depend on it.
     kind = num_rows, how, room if is_fixed else None
     if kind not in made or made[kind].cache.capacity < length:
         made[kind] = Steps(how, RowCache(num_rows, room))
     made[kind].cache.clear()
     return made[kind]
-
-
-def forget_steps(model: PreTrainedModel) -> None:
-    """Have steps noted anew: `model` is changed in another way than in its weights."""
-    _shared.forget(model)
 
 
 def _records(model: PreTrainedModel) -> bool:

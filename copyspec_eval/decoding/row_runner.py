@@ -65,10 +65,10 @@ class RowRunner:
         for sequence, extent in zip(sequences, extents, strict=False):
             sequence.extent = max(extents) if is_shared else extent
         try:
-            with engine_kernels(self._model, exact=self._exact is not None) as weights:
-                self._by_extent = self._prepared(sequences, weights)
+            with engine_kernels(self._model, exact=self._exact is not None) as state:
+                self._by_extent = self._prepared(sequences, state)
                 if self._prefix_cache is not None:
-                    computed_by = self._model, weights, self._exact
+                    computed_by = self._model, state[0], self._exact
                     block_length = PREFILL_CHUNK if self._fixed_width else _REUSED_BLOCK
                     self._prefix_cache.begin(computed_by, block_length)
                 yield
@@ -76,14 +76,14 @@ class RowRunner:
             self._by_extent = {}
 
     def _prepared(
-        self, sequences: abc.Sequence[Sequence], weights: Hashable
+        self, sequences: abc.Sequence[Sequence], state: Hashable
     ) -> dict[int, tuple[Steps, Steps]]:
         """The steps of sequences by their extents, and those that read their prompts."""
         extents = {each.extent for each in sequences}
         room = {each: capacity(each) if self._fixed_width else max(extents) for each in extents}
         all_rows, prompt_rows = self._batch_size, 1 if self._is_captured else self._batch_size
         kinds = itertools.product({all_rows, prompt_rows}, {*room.values()})
-        made = {kind: steps_for(self._model, weights, *kind, self._exact) for kind in kinds}
+        made = {kind: steps_for(self._model, state, *kind, self._exact) for kind in kinds}
         for each in sequences if self._is_captured else ():
             made[all_rows, each.extent].capture(self._model, self.widest, each.extent)
             for start in range(0, len(each.prompt_ids), PREFILL_CHUNK):

@@ -26,7 +26,6 @@ from copyspec_eval.decoding.model_support import (
     refusal,
     working_dtype,
 )
-from copyspec_eval.decoding.repeated_steps import forget_steps
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import CacheKind, Draft, ExactMode
@@ -206,7 +205,6 @@ def short_windows(model: PreTrainedModel) -> Iterator[None]:
         for name in _WINDOW_NAMES
         if type(vars(holder).get(name)) is int and vars(holder)[name] > _WINDOW
     ]
-    forget_steps(model)
     try:
         for holder, name, _ in windows:
             setattr(holder, name, _WINDOW)
@@ -214,4 +212,3 @@ def short_windows(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for holder, name, window in windows:
             setattr(holder, name, window)
-        forget_steps(model)

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import attention, kernels
-from copyspec_eval.decoding.model_copy import PerModel, weights_state
+from copyspec_eval.decoding.model_copy import PerModel, model_structure, weights_state
 from copyspec_eval.decoding.modules import experts
 from copyspec_eval.decoding.modules.alone import alone_forward
 from copyspec_eval.decoding.modules.elementwise import (
@@ -21,16 +21,18 @@ from copyspec_eval.decoding.modules.linear import Forward, linear_layers
 _forwards: PerModel[dict[torch.nn.Module, Forward]] = PerModel()
 """They hold packed weights."""
 
-_running: dict[PreTrainedModel, Hashable] = {}
-"""The `weights_state` of models that run now."""
+_running: dict[PreTrainedModel, tuple[Hashable, Hashable]] = {}
+"""Models that run now; their weights and structures."""
 
 
 @contextmanager
-def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
-    """Run `model`, a copy, with the engine's attention and kernels; yields the `weights_state`.
+def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[tuple[Hashable, Hashable]]:
+    """Run `model`, a copy, with the engine's attention and kernels.
 
     If `exact`, experts that our kernels do not serve compute in shapes that routing does not
     change. Within another `engine_kernels` of the model, that one holds.
+
+    Yields the model's `weights_state` and `model_structure`.
     """
     if model in _running:
         yield _running[model]
@@ -42,15 +44,15 @@ def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
             model.set_experts_implementation(experts.ROUTED)
         elif exact:
             model.set_experts_implementation(experts.DENSE)
-    weights = weights_state(model)
-    state = weights, torch.is_autocast_enabled("cpu"), kernels.serve(model)
-    forwards = _forwards.get(model, state, partial(_make_forwards, model))
+    weights, structure = weights_state(model), model_structure(model)
+    served = weights, torch.is_autocast_enabled("cpu"), kernels.serve(model)
+    forwards = _forwards.get(model, served, partial(_make_forwards, model))
     try:
         model.set_attn_implementation(attention.NAME)
         for module, forward in forwards.items():
             vars(module)["forward"] = forward
-        _running[model] = weights
-        yield weights
+        _running[model] = weights, structure
+        yield _running[model]
     finally:
         _running.pop(model, None)
         for module in forwards:
