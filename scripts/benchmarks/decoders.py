@@ -96,8 +96,8 @@ def read(path: Path) -> list[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Median tokens per second on turn 1 and turn 2, an arm a row, with the number of its runs.
 
-    `spread` is how far the farthest run is from its median. The last column has the median seconds
-    until a decoder is loaded, and of its first answer.
+    `spread` is how far the farthest run is from its median. The last columns have median seconds:
+    until a decoder is loaded, of its first answer, and of the first token after a long prompt.
     """
     batch_sizes = _batch_sizes(rows)
     lines: list[list[object]] = []
@@ -115,13 +115,14 @@ def table(rows: Sequence[Row]) -> str:
             for of_turn in part
             for rate in of_turn
         )
-        seconds = [
-            f"{median(row[name] for row in runs):.1f}"
-            for name in ("load_seconds", "first_answer_seconds")
-            if name in runs[0]
-        ]
+        load, first, long = (
+            [row[f"{name}_seconds"] for row in runs if f"{name}_seconds" in row]
+            for name in ("load", "first_answer", "long_prompt")
+        )
+        seconds = [f"{median(each):.1f}" for each in (load, first) if each]
         shown = f"{spread:.0%}" if counts[-1] > 1 else ""
         lines.append([name, " to ".join(map(str, counts)), *cells, shown, ", ".join(seconds)])
+        lines[-1].append(f"{median(long):.2f}" if long else "")
     headings = [f"batch {batch_size}" for batch_size in batch_sizes]
     headings = [
         "tokens/s on turn 1, turn 2",
@@ -129,6 +130,7 @@ def table(rows: Sequence[Row]) -> str:
         *headings,
         "spread",
         "s to load, first answer",
+        "s to first token of 2,000",
     ]
     return terminal(*without_empty_columns(headings, lines))
 

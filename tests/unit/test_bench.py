@@ -107,6 +107,9 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
     assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text
     assert table in text
     assert decoders.ratios(ROWS) in text
+    timed = {"load_seconds": 9.0, "first_answer_seconds": 1.0, "long_prompt_seconds": 0.5}
+    *_, of_load, of_prompt = cells(decoders.table([*ROWS[:1], ROWS[2] | timed]))[-1]
+    assert (of_load, of_prompt) == ("9.0, 1.0", "0.50")
     shared = json.loads(decoders.shared(json.dumps(ROWS[0])))
     assert shared["command"] == "conversations --model M hf", "no folder"
 
