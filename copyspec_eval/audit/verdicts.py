@@ -22,7 +22,6 @@ Kind = Literal[
     "stop",  # one answer is the beginning of the other, or only spaces at the ends differ
     "unstable",  # a side differs from itself when asked again, by more than rounding
     "unknown",  # no reading of the place
-    "not_comparable",  # not the same prompt, e.g. after a turn that differs
     "missing",  # one of two earlier runs has no answer
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -232,7 +231,7 @@ def is_unstable(a: Reply, first: Reply, again: Reply, noise: float | None) -> bo
         if position >= _end_of_token(a, first, differs):
             return False
         position = min(position, differs)
-    departing = [each for each in (first, again) if _departs(a, each, position)]
+    departing = [each for each in (first, again) if first_difference(a.text, each.text) == position]
     kinds = {judge(a, each, noise, gap_between(a, each)).kind for each in departing}
     return bool(kinds - {"near_tie", "unknown"})
 
@@ -244,7 +243,3 @@ def _end_of_token(a: Reply, reply: Reply, start: int) -> int:
     gap = gap_between(a, reply)
     listed = a.tokens[gap.index].listed if gap and gap.index < len(a.tokens) else {" ": 0.0}
     return start + min(1 + (word.start() if word else 0), max(map(len, listed)))
-
-
-def _departs(a: Reply, reply: Reply, position: int) -> bool:
-    return first_difference(a.text, reply.text) == position

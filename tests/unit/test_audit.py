@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planted_faults import FAULTS, FaultyEngine
 
 from copyspec_eval.audit.asking import Asking, Pair, shares
-from copyspec_eval.audit.replies import Question, Reply, Token
+from copyspec_eval.audit.replies import Question, Reply, Token, greedy
 from copyspec_eval.audit.server import ServerSide, parsed
 from copyspec_eval.audit.sides import arguments
 from copyspec_eval.audit.verdicts import change, gap_between, is_unstable, judge
@@ -38,9 +38,10 @@ def questions(fault: str = "") -> list[Question]:
             while len(tokens) < 9:
                 tokens.append(ranked(logits(f"<user>{text}<answer>", tokens))[0])
             stops = (tokens[8],)
-        prompt = json.dumps([{"role": "user", "content": text}])
+        prompt = json.dumps([json.dumps([{"role": "user", "content": text}])])
         budget = 10 if "budget" in fault else 60
-        made.append(Question(AnswerKey("t", number, 1, 0), prompt, stops, budget, {}))
+        given = {"until": list(stops), "max_gen_toks": budget}
+        made.append(greedy(AnswerKey("t", number, 1, 0), prompt, given))
     return made
 
 
