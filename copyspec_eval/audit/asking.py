@@ -31,7 +31,7 @@ Side = ServerSide | LocalSide | RecordedSide
 EXTRA = 0.3
 """Requests beyond the answers themselves, as a share of these; and at least `_LEAST`."""
 _LEAST = 4
-_SOUND = ("identical", "near_tie", "missing")
+_SOUND = ("identical", "near_tie")
 _NEEDS_NOISE = ("divergence", "unknown", "stop")
 """Verdicts that a better reading, or more noise, can change."""
 
@@ -42,9 +42,9 @@ class Pair:
 
     question: Question
     level: int
-    a: Reply | None
-    b: Reply | None
-    verdict: Verdict = field(default_factory=lambda: Verdict("missing"))
+    a: Reply
+    b: Reply
+    verdict: Verdict = field(default_factory=lambda: Verdict("unknown"))
     reading: Token | None = None  # A's after the common prefix, where its answer lists none
     again: dict[str, list[Reply]] = field(default_factory=lambda: {"a": [], "b": []})
     timed: dict[str, Reply] = field(default_factory=dict)  # those in `again` without readings
@@ -129,7 +129,7 @@ class Asking:
             random.Random(task).shuffle(levels)
             self._by_document |= {(task, n): c for n, c in zip(numbers, levels, strict=True)}
 
-    def _answers(self, letter: str, jobs: Sequence[tuple[Question, int]]) -> Sequence[Reply | None]:
+    def _answers(self, letter: str, jobs: Sequence[tuple[Question, int]]) -> list[Reply]:
         side = self.sides[letter]
         if isinstance(side, RecordedSide):
             return [side.reply(question) for question, _ in jobs]
@@ -186,8 +186,6 @@ class Asking:
     def judge(self) -> None:
         """Give each pair its verdict, by what is known so far."""
         for pair in self.pairs:
-            if pair.a is None or pair.b is None:
-                continue
             gap, noise = pair.rescored or (gap_between(pair.a, pair.b, pair.reading), self.noise)
             pair.verdict = judge(pair.a, pair.b, noise, gap)
             for letter, first in (("a", pair.a), ("b", pair.b)):
@@ -203,7 +201,7 @@ class Asking:
 
     def _measure_noise(self, most: int) -> int:
         """Ask A answers again, at another level and in another order, half without its cache."""
-        listed = [pair for pair in self.pairs if pair.a and pair.a.tokens]
+        listed = [pair for pair in self.pairs if pair.a.tokens]
         self._random.shuffle(listed)
         listed.sort(key=lambda pair: pair.verdict.kind in _SOUND)  # the others first
         chosen = listed[:most]
@@ -212,7 +210,6 @@ class Asking:
             jobs = [(pair.question, self._other(pair)) for pair in part]
             replies = self._ask("a", "noise", jobs, True, cold)
             for pair, reply in zip(part, replies, strict=True):
-                assert pair.a is not None
                 pair.again["a"].append(reply)
                 if measured := changes(pair.a.tokens, reply.tokens):
                     self.repeated.append(max(measured))
@@ -224,7 +221,7 @@ class Asking:
         listed = [
             (pair, pair.a.tokens, gap.index if (gap := pair.verdict.gap) else len(pair.a.tokens))
             for pair in self.unexplained
-            if pair.a and pair.a.tokens and pair.verdict.kind in _NEEDS_NOISE
+            if pair.a.tokens and pair.verdict.kind in _NEEDS_NOISE
         ]
         self._random.shuffle(listed)
         chosen = listed[:most]
@@ -258,8 +255,7 @@ class Asking:
 
     def _time(self, most: int) -> None:
         """Ask both again without log-probabilities, which take time: for the speed."""
-        whole = [pair for pair in self.pairs if pair.a and pair.b]
-        chosen = self._random.sample(whole, min(max(0, most), len(whole)))
+        chosen = self._random.sample(self.pairs, min(max(0, most), len(self.pairs)))
         jobs = [(pair.question, pair.level) for pair in chosen]
         for letter in self.sides:
             for pair, reply in zip(chosen, self._ask(letter, "timed", jobs), strict=True):

@@ -122,11 +122,11 @@ def _whole(asking: Asking, pair: Pair) -> dict[str, Any]:
             path = "chat/completions" if side.is_chat else "completions"
             body = side.body(pair.question)
             whole["requests"][letter] = {"base_url": side.address, "path": path, "body": body}
-        whole[f"answer_{letter}"] = reply.text if reply else None
-        whole[f"finish_reason_{letter}"] = reply.finish_reason if reply else None
+        whole[f"answer_{letter}"] = reply.text
+        whole[f"finish_reason_{letter}"] = reply.finish_reason
         whole[f"answers_again_{letter}"] = [each.text for each in pair.again[letter]]
     gap = pair.verdict.gap
-    if pair.a and gap:
+    if gap:
         part = pair.a.tokens[max(0, gap.index - _AROUND) : gap.index + _AROUND + 1]
         whole["readings"] = [asdict(token) for token in part]
     return whole

@@ -27,7 +27,7 @@ from copyspec_eval.reports.summary import (
 
 NAMES: dict[Kind, str] = {kind: kind.replace("_", " ") for kind in KINDS}
 NAMES |= {"near_tie": "near-tie", "stop": "stop or parser"}
-_WORST: tuple[Kind, ...] = ("corruption", "unstable", "stop", "divergence", "missing", "unknown")
+_WORST: tuple[Kind, ...] = ("corruption", "unstable", "stop", "divergence", "unknown")
 _MOST_CASES = 100
 
 _MEANING: dict[Kind, str] = {
@@ -37,7 +37,6 @@ _MEANING: dict[Kind, str] = {
     "or a fault",
     "stop": "one answer is the beginning of the other: look at stop strings, EOS and parsers",
     "unstable": "a side differs from itself: look at caches and at requests that run side by side",
-    "missing": "an answer is missing",
     "unknown": "A gives no log-probabilities there: pass --rescore MODEL",
 }
 
@@ -129,16 +128,13 @@ def _token_shares(pairs: Sequence[Pair]) -> dict[str, Any]:
 
     The bootstrap resamples conversations. Characters stand for tokens where none are counted.
     """
-    whole = [pair for pair in pairs if pair.a]
-    if not whole:
-        return {}
-    lengths = numpy.array([_length(pair) for pair in whole])
-    after = lengths * [_rest(pair) for pair in whole]
-    documents = list(dict.fromkeys(pair.question.key[:2] for pair in whole))
-    clusters = numpy.array([documents.index(pair.question.key[:2]) for pair in whole])
+    lengths = numpy.array([float(p.a.counts.num_tokens or len(p.a.text)) for p in pairs])
+    after = lengths * [_rest(pair) for pair in pairs]
+    documents = list(dict.fromkeys(pair.question.key[:2] for pair in pairs))
+    clusters = numpy.array([documents.index(pair.question.key[:2]) for pair in pairs])
     result: dict[str, Any] = {}
     for kind in KINDS:
-        is_kind = numpy.array([pair.verdict.kind == kind for pair in whole])
+        is_kind = numpy.array([pair.verdict.kind == kind for pair in pairs])
         tokens = lengths - after if kind == "identical" else after * is_kind
         if tokens.sum() and lengths.sum():
             ends = _interval(partial(_share, tokens, lengths), clusters)
@@ -155,14 +151,9 @@ def _share(part: Any, total: Any, weights: Any) -> Any:
     return (weights @ part) / (weights @ total)
 
 
-def _length(pair: Pair) -> float:
-    assert pair.a is not None
-    return float(pair.a.counts.num_tokens or len(pair.a.text))
-
-
 def _rest(pair: Pair) -> float:
     """The share of the answer from the first difference on."""
-    if pair.verdict.position is None or pair.a is None or pair.b is None:
+    if pair.verdict.position is None:
         return 0.0
     return 1 - pair.verdict.position / max(1, len(pair.a.text), len(pair.b.text))
 
@@ -191,17 +182,13 @@ def _rate(reply: Reply) -> tuple[float, float]:
 
 def _acceptance(pairs: Sequence[Pair], letter: str) -> float | None:
     replies = [pair.a if letter == "a" else pair.b for pair in pairs]
-    drafts = [each for r in replies if r for each in (r.counts.drafts or {}).values()]
+    drafts = [each for r in replies for each in (r.counts.drafts or {}).values()]
     drafted = sum(each.num_drafted for each in drafts)
     return sum(each.num_accepted for each in drafts) / drafted if drafted else None
 
 
 def _notes(pairs: Sequence[Pair], scored: Collection[str]) -> list[str]:
-    lengths = [
-        (pair.a.counts.num_prompt_tokens, pair.b.counts.num_prompt_tokens)
-        for pair in pairs
-        if pair.a and pair.b
-    ]
+    lengths = [(pair.a.counts.num_prompt_tokens, pair.b.counts.num_prompt_tokens) for pair in pairs]
     unequal = [each for each in lengths if None not in each and each[0] != each[1]]
     notes = []
     if unequal:
@@ -242,9 +229,9 @@ def case(pair: Pair) -> dict[str, Any]:
         "position": verdict.position,
         "gap": asdict(verdict.gap) if verdict.gap else None,
         "noise": verdict.noise,
-        "before": pair.a.text[start : verdict.position] if pair.a else "",
-        "a": pair.a.text[verdict.position or 0 :][:80] if pair.a else None,
-        "b": pair.b.text[verdict.position or 0 :][:80] if pair.b else None,
+        "before": pair.a.text[start : verdict.position],
+        "a": pair.a.text[verdict.position or 0 :][:80],
+        "b": pair.b.text[verdict.position or 0 :][:80],
     }
 
 
@@ -259,7 +246,7 @@ _HEADLINES = {
 def lines(result: dict[str, Any], folder: Path) -> list[str]:
     """Ten lines at most: verdict, figures, and what to do next."""
     number = result["counts"]
-    named = [kind for kind in KINDS if number[kind] or kind in FAULTS - {"missing"}]
+    named = [kind for kind in KINDS if number[kind] or kind in FAULTS]
     parts = [f"{number[kind]} {NAMES[kind]}" for kind in named]
     noise = result["noise"]["nats"]
     if noise is None and (local := [each["noise"] for each in result["cases"] if each["noise"]]):

@@ -99,9 +99,6 @@ class RecordedSide:
         self.run = read_whole(self._folder)
         return {"folder": self._folder.name, "model": self.run.model, "dtype": self.run.dtype}
 
-    def reply(self, question: Question) -> Reply | None:
-        """The recorded answer; None if there is none to this prompt."""
-        answer = self.run.answers.get(question.key)
-        if answer is None or (answer.prompt is not None and answer.prompt != question.prompt):
-            return None
+    def reply(self, question: Question) -> Reply:
+        answer = self.run.answers[question.key]
         return Reply(answer.text, token_ids=answer.token_ids)

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -73,7 +73,7 @@ class ServerSide:
         self, questions: Sequence[Question], concurrency: int, listing: bool, cold: bool = False
     ) -> Iterator[tuple[int, Reply]]:
         """Index and answer of each question as it arrives, `concurrency` under way at a time."""
-        failure: NoReplyError | None = None
+        failure: BaseException | None = None
         with ThreadPoolExecutor(concurrency) as pool:
             futures = {
                 pool.submit(self._answer, question, listing, cold): index
@@ -81,14 +81,13 @@ class ServerSide:
             }
             try:
                 for future in as_completed(futures):
-                    try:
-                        yield futures[future], future.result()
-                    except CancelledError:
+                    if future.cancelled():
                         continue
-                    except NoReplyError as error:
-                        # Answers that are under way still count.
+                    if error := future.exception():  # answers that are under way still count
                         failure = failure or error
                         pool.shutdown(wait=False, cancel_futures=True)
+                    else:
+                        yield futures[future], future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
         if failure:

@@ -14,7 +14,7 @@ from copyspec_eval import journal
 from copyspec_eval.audit import files, findings, sides
 from copyspec_eval.audit.asking import Asking, Side
 from copyspec_eval.audit.local import LocalSide, RecordedSide
-from copyspec_eval.audit.replies import Reply, greedy
+from copyspec_eval.audit.replies import greedy
 from copyspec_eval.audit.server import ServerSide
 from copyspec_eval.audit.verdicts import Gap
 from copyspec_eval.errors import DataError, OptionError
@@ -68,6 +68,11 @@ def _sides(order: Order) -> tuple[Side, Side]:
     batch_size = max(order.levels)
     named = {"--a": order.a, "--b": order.b}
     both = [sides.parse(option, text, batch_size) for option, text in named.items()]
+    if all(isinstance(side, RecordedSide) for side in both):
+        raise OptionError(
+            f"--a {order.a} and --b {order.b} are both earlier runs, which cannot be asked; use "
+            "copyspec-eval compare"
+        )
     has_local = any(isinstance(side, LocalSide) for side in both)
     for side in both:
         if isinstance(side, ServerSide):
@@ -99,17 +104,15 @@ def _check_folder(order: Order) -> None:
 
 def _answered(order: Order, asking: Asking) -> tuple[Scores, Scores]:
     """Have both sides answer, and judge the answers; the scores of A's and of B's."""
-    both = asking.sides["a"], asking.sides["b"]
-    recorded = next((side for side in both if isinstance(side, RecordedSide)), None)
-    if recorded is None:
-        a, b = _answer_tasks(order, asking)
+    both = asking.sides.values()
+    if recorded := [side for side in both if isinstance(side, RecordedSide)]:
+        scores = _answer_recorded(order, asking, recorded[0])
     else:
-        _answer_recorded(order, asking, recorded)
-        a, b = (side.run.scores if isinstance(side, RecordedSide) else {} for side in both)
+        scores = _answer_tasks(order, asking)
     asking.measure()
     if order.rescore:
         _rescore(asking, order.rescore)
-    return a, b
+    return scores
 
 
 def _answer_tasks(order: Order, asking: Asking) -> tuple[Scores, Scores]:
@@ -121,23 +124,22 @@ def _answer_tasks(order: Order, asking: Asking) -> tuple[Scores, Scores]:
 
     def ask(requests: Sequence[Instance]) -> list[str]:
         questions = [greedy(_key(each), str(each.args[0]), each.args[1]) for each in requests]
-        return [pair.a.text if pair.a else "" for pair in asking.answer(questions)]
+        return [pair.a.text for pair in asking.answer(questions)]
 
     answered(order.tasks, ask, is_scored=False)
     names = order.tasks if order.runs_code else without_unsafe(order.tasks)
 
-    def scores(replies: Mapping[AnswerKey, Reply | None]) -> Scores:
+    def scores(texts: Mapping[AnswerKey, str]) -> Scores:
         def recall(requests: Sequence[Instance]) -> list[str]:
-            return [reply.text if (reply := replies.get(_key(r))) else "" for r in requests]
+            return [texts[_key(request)] for request in requests]
 
         if not names:
             return {}
         return answered(names, recall, is_scored=True, confirm_run_unsafe_code=order.runs_code)
 
-    pairs = {pair.question.key: pair for pair in asking.pairs}
     return (
-        scores({key: pair.a for key, pair in pairs.items()}),
-        scores({key: pair.b for key, pair in pairs.items()}),
+        scores({pair.question.key: pair.a.text for pair in asking.pairs}),
+        scores({pair.question.key: pair.b.text for pair in asking.pairs}),
     )
 
 
@@ -145,8 +147,8 @@ def _key(request: Instance) -> AnswerKey:
     return AnswerKey(request.task_name or "", request.doc_id or 0, getattr(request, "turn", 1), 0)
 
 
-def _answer_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> None:
-    """Ask the other side what the earlier run was asked, turn by turn."""
+def _answer_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> tuple[Scores, Scores]:
+    """Ask the other side what the earlier run was asked, turn by turn; nothing is scored."""
     answers = [
         answer
         for key, answer in sorted(recorded.run.answers.items())
@@ -161,6 +163,7 @@ def _answer_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> No
     for turn in sorted({answer.turn for answer in answers}):
         part = [answer for answer in answers if answer.turn == turn]
         asking.answer([greedy(a.key, a.prompt or "", a.gen_kwargs) for a in part])
+    return {}, {}
 
 
 def _rescore(asking: Asking, pretrained: str) -> None:
@@ -169,7 +172,6 @@ def _rescore(asking: Asking, pretrained: str) -> None:
     runs = Run(Path(), {}, {}), Run(Path(), {}, {})
     for key, pair in undecided.items():
         for run, reply in zip(runs, (pair.a, pair.b), strict=True):
-            assert reply is not None
             prompt, settings = pair.question.prompt, pair.question.settings
             run.answers[key] = Answer(*key, prompt, "", reply.text, reply.token_ids, settings)
     for rescored in rescore(compare_answers(*runs), pretrained, ()):
