@@ -170,7 +170,7 @@ class Asking:
         """Ask again, within the budget: for the noise, for what it does not explain, for speed."""
         self.judge()
         live = [name for name, side in self.sides.items() if not isinstance(side, RecordedSide)]
-        left = max(_LEAST, math.floor(EXTRA * len(live) * len(self.pairs))) if live else 0
+        left = max(_LEAST, math.floor(EXTRA * len(live) * len(self.pairs)))
         part = math.ceil(left / 4)
         if "a" in live:
             left -= self._measure_noise(part)

@@ -119,8 +119,7 @@ def _whole(asking: Asking, pair: Pair) -> dict[str, Any]:
     for letter, reply in (("a", pair.a), ("b", pair.b)):
         side = asking.sides[letter]
         if isinstance(side, ServerSide):
-            path = "chat/completions" if side.is_chat else "completions"
-            body = side.body(pair.question)
+            path, body = side.request(pair.question)
             whole["requests"][letter] = {"base_url": side.address, "path": path, "body": body}
         whole[f"answer_{letter}"] = reply.text
         whole[f"finish_reason_{letter}"] = reply.finish_reason

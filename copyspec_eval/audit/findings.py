@@ -27,18 +27,18 @@ from copyspec_eval.reports.summary import (
 
 NAMES: dict[Kind, str] = {kind: kind.replace("_", " ") for kind in KINDS}
 NAMES |= {"near_tie": "near-tie", "stop": "stop or parser"}
-_WORST: tuple[Kind, ...] = ("corruption", "unstable", "stop", "divergence", "unknown")
 _MOST_CASES = 100
 
 _MEANING: dict[Kind, str] = {
     "corruption": "B's tokens are unlikely by A: look for stale state, a mixed-up cache, or "
     "wrong acceptance",
+    "unstable": "a side differs from itself: look at caches and at requests that run side by side",
+    "stop": "one answer is the beginning of the other: look at stop strings, EOS and parsers",
     "divergence": "B differs from A by more than A's own noise: another precision or quantisation, "
     "or a fault",
-    "stop": "one answer is the beginning of the other: look at stop strings, EOS and parsers",
-    "unstable": "a side differs from itself: look at caches and at requests that run side by side",
     "unknown": "A gives no log-probabilities there: pass --rescore MODEL",
 }
+"""What to do about a kind of difference, the worst first."""
 
 
 def interval(count: int, total: int) -> tuple[float, float]:
@@ -100,7 +100,7 @@ def overall(verdicts: Iterable[Verdict]) -> str:
     kinds = {verdict.kind for verdict in verdicts}
     if kinds & FAULTS:
         return "broken"
-    if "unknown" in kinds or not kinds & {"identical", "near_tie"}:
+    if "unknown" in kinds or not kinds:
         return "undecided"
     return "rounding" if "near_tie" in kinds else "identical"
 
@@ -213,7 +213,7 @@ def _notes(pairs: Sequence[Pair], scored: Collection[str]) -> list[str]:
 
 def worst(pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs that differ, faults first."""
-    order = (*_WORST, "near_tie")
+    order = (*_MEANING, "near_tie")
     differing = (pair for pair in pairs if pair.verdict.kind in order)
     return sorted(differing, key=lambda pair: order.index(pair.verdict.kind))
 
@@ -281,7 +281,7 @@ def next_step(result: dict[str, Any]) -> str:
         return "nothing; B answers as A does"
     if verdict == "rounding":
         return "nothing is broken; for equal answers, make both engines deterministic"
-    kind = next((kind for kind in _WORST if number[kind]), None)
+    kind = next((kind for kind in _MEANING if number[kind]), None)
     if kind is None:
         return "no two answers could be compared: give both sides the same tasks"
     then = "" if verdict == "undecided" else "; send bug_report.zip, it reproduces one request"

@@ -36,16 +36,9 @@ class ServerSide:
 
     Args:
         timeout: seconds for an answer, retries included.
-
-    Attributes:
-        is_chat: ask in messages, which the server renders; else prompts are text to complete.
     """
 
-    is_chat = True
-
-    def __init__(
-        self, base_url: str, model: str, timeout: float = openai_api.TIMEOUT_SECONDS
-    ) -> None:
+    def __init__(self, base_url: str, model: str, timeout: float) -> None:
         base_url = openai_api.checked_url(base_url)
         for end in ("/chat/completions", "/completions"):
             base_url = base_url.removesuffix(end)
@@ -93,10 +86,12 @@ class ServerSide:
         if failure:
             raise failure
 
-    def body(self, question: Question) -> dict[str, Any]:
-        settings, body = question.settings, dict[str, Any](model=self._model)
-        if self.is_chat:
-            messages = chat_of(question.prompt) or [{"role": "user", "content": question.prompt}]
+    def request(self, question: Question) -> tuple[str, dict[str, Any]]:
+        """Path and body: messages, which the server renders, or a text to complete."""
+        settings, path = question.settings, "completions"
+        body: dict[str, Any] = {"model": self._model}
+        if messages := chat_of(question.prompt):
+            path = "chat/completions"
             if question.begun:
                 messages.append({"role": "assistant", "content": question.begun})
             body |= _GO_ON if messages[-1]["role"] == "assistant" else {}
@@ -104,19 +99,18 @@ class ServerSide:
         else:
             body["prompt"] = question.prompt + question.begun
         body |= {"max_tokens": settings["max_gen_toks"], "temperature": 0, "seed": 0}
-        return body | ({"stop": settings["until"]} if settings["until"] else {})
+        return path, body | ({"stop": settings["until"]} if settings["until"] else {})
 
     def _answer(self, question: Question, listing: bool, cold: bool) -> Reply:
-        body = self.body(question)
+        path, body = self.request(question)
         if cold:
             body |= _COLD.get(self._owner, {})
             if "cache_salt" in body:
                 body["cache_salt"] = f"audit-{os.getpid()}-{next(_ATTEMPTS)}"
-        path = "chat/completions" if self.is_chat else "completions"
         while True:
             count = self._listed[0] if listing else 0
-            chat = {"logprobs": True, "top_logprobs": count}
-            asked = chat if self.is_chat else {"logprobs": count}
+            of_chat = {"logprobs": True, "top_logprobs": count}
+            asked = of_chat if "messages" in body else {"logprobs": count}
             started = time.perf_counter()
             try:
                 reply = self._call(path, body | (asked if count else {}), self._timeout)
@@ -129,7 +123,7 @@ class ServerSide:
                     self._listed.remove(count)
                 continue
             try:
-                return parsed(reply, self.is_chat, time.perf_counter() - started)
+                return parsed(reply, time.perf_counter() - started)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 shown = one_line(json.dumps(reply))
                 raise NoReplyError(
@@ -155,10 +149,10 @@ def _harmless(value: Any, name: str = "") -> Any:
     return masked(value) if isinstance(value, str) else value
 
 
-def parsed(reply: dict[str, Any], is_chat: bool, seconds: float | None = None) -> Reply:
+def parsed(reply: dict[str, Any], seconds: float | None = None) -> Reply:
     """A completion as a `Reply`; any of LookupError, TypeError and ValueError if it is none."""
     choice = reply["choices"][0]
-    if is_chat:
+    if "message" in choice:
         message = choice["message"]
         names = "reasoning_content", "reasoning", "content"
         text = "".join(message.get(name) or "" for name in names)

@@ -12,10 +12,9 @@ from lm_eval.api.instance import Instance
 
 from copyspec_eval import journal
 from copyspec_eval.audit import files, findings, sides
-from copyspec_eval.audit.asking import Asking, Side
-from copyspec_eval.audit.local import LocalSide, RecordedSide
+from copyspec_eval.audit.asking import Asking
+from copyspec_eval.audit.local import RecordedSide
 from copyspec_eval.audit.replies import greedy
-from copyspec_eval.audit.server import ServerSide
 from copyspec_eval.audit.verdicts import Gap
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.answering import have_answered, without_unsafe
@@ -47,7 +46,13 @@ def audit(order: Order) -> dict[str, Any]:
     """Ask, judge, and write the files into `order.out`; the findings."""
     if not order.levels or min(order.levels) < 1:
         raise OptionError(f"--concurrency {order.levels}: give numbers of at least 1, e.g. 1,8,32")
-    a, b = _sides(order)
+    a = sides.parse("--a", order.a, max(order.levels))
+    b = sides.parse("--b", order.b, max(order.levels))
+    if isinstance(a, RecordedSide) and isinstance(b, RecordedSide):
+        raise OptionError(
+            f"--a {order.a} and --b {order.b} are both earlier runs, which cannot be asked; use "
+            "copyspec-eval compare"
+        )
     with journal.alone(order.out / "replies.jsonl"):
         _check_folder(order)
         asking = Asking(a, b, order.levels, order.out / "replies.jsonl")
@@ -62,22 +67,6 @@ def audit(order: Order) -> dict[str, Any]:
         result = findings.findings(asking, facts, scores)
         files.write(asking, result, order.out)
     return result
-
-
-def _sides(order: Order) -> tuple[Side, Side]:
-    batch_size = max(order.levels)
-    named = {"--a": order.a, "--b": order.b}
-    both = [sides.parse(option, text, batch_size) for option, text in named.items()]
-    if all(isinstance(side, RecordedSide) for side in both):
-        raise OptionError(
-            f"--a {order.a} and --b {order.b} are both earlier runs, which cannot be asked; use "
-            "copyspec-eval compare"
-        )
-    has_local = any(isinstance(side, LocalSide) for side in both)
-    for side in both:
-        if isinstance(side, ServerSide):
-            side.is_chat = not (has_local or order.tokenizer)
-    return both[0], both[1]
 
 
 def _check_folder(order: Order) -> None:

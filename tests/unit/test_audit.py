@@ -204,17 +204,12 @@ def test_tokens_of_all_forms_of_log_probabilities():
         place("", b""),
     ]
     choice = {"message": {"content": " a😀"}, "logprobs": {"content": chat}}
-    assert [each.text for each in parsed({"choices": [choice]}, True).tokens] == [
-        " a",
-        "",
-        "😀",
-        "",
-    ]
+    assert [each.text for each in parsed({"choices": [choice]}).tokens] == [" a", "", "😀", ""]
     listed = {"tokens": ["\u2581a", "?", "?"], "token_logprobs": [-1, -1, -1], "top_logprobs": None}
     choice = {"text": " a😀", "logprobs": listed | {"text_offset": [7, 9, 9]}}
-    assert [each.text for each in parsed({"choices": [choice]}, False).tokens] == [" a", "", "😀"]
+    assert [each.text for each in parsed({"choices": [choice]}).tokens] == [" a", "", "😀"]
     del listed["top_logprobs"]
-    assert parsed({"choices": [{"text": "b", "logprobs": listed}]}, False).tokens == ()
+    assert parsed({"choices": [{"text": "b", "logprobs": listed}]}).tokens == ()
 
 
 def test_arguments_may_be_json():
