@@ -162,8 +162,8 @@ def parsed(reply: dict[str, Any], seconds: float | None = None) -> Reply:
         raise TypeError("a text is expected")
     known = reported(reply, TurnCounts(latency_seconds=seconds))
     counts, timings = known.counts, reply.get("timings") or {}  # llama.cpp's
-    if "draft_n" in timings:
-        drafts = DraftCounts(0, timings["draft_n"], timings["draft_n_accepted"])
+    if drafted := timings.get("draft_n"):
+        drafts = DraftCounts(0, drafted, timings.get("draft_n_accepted") or 0)
         counts = replace(counts, drafts={"unknown": drafts})
     return Reply(
         text=without_secrets(text),

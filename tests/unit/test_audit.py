@@ -219,3 +219,22 @@ def test_arguments_may_be_json():
         "speculative_config": {"method": "ngram", "n": [1, 2]},
         "enforce_eager": True,
     }
+
+
+def test_drafts_are_read_as_vllm_and_as_llama_cpp_report_them():
+    steps = {"per_step_drafted": [4, 4], "per_step_accepted": [4, 1]}
+    vllm = {"metrics": {"speculative_decoding": steps}, "usage": {"completion_tokens": 8}}
+    for more in (vllm, {"timings": {"draft_n": 8, "draft_n_accepted": 5}}):
+        counts = parsed({"choices": [{"text": "a"}], **more}).counts
+        [drafts] = (counts.drafts or {}).values()
+        assert (drafts.num_drafted, drafts.num_accepted) == (8, 5)
+    assert parsed({"choices": [{"text": "a"}], "timings": {}}).counts.drafts is None
+
+
+def test_a_chats_messages_go_to_the_chat_and_a_text_is_completed():
+    side, key = ServerSide("http://127.0.0.1:1/v1", "M", timeout=5), AnswerKey("t", 0, 1, 0)
+    messages = [{"role": "user", "content": "Hi"}]
+    path, body = side.request(greedy(key, json.dumps([json.dumps(messages)]), {}))
+    assert (path, body["messages"]) == ("chat/completions", messages)
+    path, body = side.request(greedy(key, "Hi", {"until": ["", "."]}))
+    assert (path, body["prompt"], body["stop"]) == ("completions", "Hi", ["."])
