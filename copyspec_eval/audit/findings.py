@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import Any
 
 import numpy
@@ -75,6 +75,7 @@ def findings(
             | {"counts": counts(part)}
             for (task, level), part in sorted(cells.items())
         ],
+        "where": _where(pairs),
         "noise": {
             "nats": asking.noise,
             "answers_repeated": len(asking.repeated),
@@ -156,6 +157,16 @@ def _rest(pair: Pair) -> float:
     if pair.verdict.position is None:
         return 0.0
     return 1 - pair.verdict.position / max(1, len(pair.a.text), len(pair.b.text))
+
+
+def _where(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Where first differences are, from 0 at an answer's start to 1 at its end."""
+    places = [1 - _rest(pair) for pair in pairs if pair.verdict.position is not None]
+    quarters = Counter(min(3, int(place * 4)) for place in places)
+    return {
+        "median": median(places) if places else None,
+        "by_quarter": [quarters[quarter] for quarter in range(4)],
+    }
 
 
 def _speed(pairs: Sequence[Pair]) -> dict[str, Any]:

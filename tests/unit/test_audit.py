@@ -3,7 +3,9 @@
 import json
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
+import numpy
 import pytest
 from engine_server import Engine, EngineServer, logits, ranked
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from planted_faults import FAULTS, FaultyEngine
 
 from copyspec_eval.audit.asking import Asking, Pair, shares
+from copyspec_eval.audit.findings import findings
 from copyspec_eval.audit.replies import Question, Reply, Token, greedy
 from copyspec_eval.audit.server import ServerSide, parsed
 from copyspec_eval.audit.sides import arguments
@@ -105,6 +108,19 @@ def test_a_side_a_that_differs_from_itself_is_unstable(tmp_path):
     assert kinds(asking.pairs, True)["unstable"] >= NUM_HIT - 1
     assert asking.noise is not None
     assert asking.noise < 0.1, "what is no rounding is no noise"
+
+
+def test_where_in_the_answers_they_differ_is_counted_by_quarters(tmp_path):
+    faulty = FaultyEngine("a token twice", NOISE, "bad")
+    asking, _ = audited(Engine(NOISE), faulty, tmp_path, questions())
+    places = [
+        pair.verdict.position / max(len(pair.a.text), len(pair.b.text))
+        for pair in asking.pairs
+        if pair.verdict.position is not None
+    ]
+    where = findings(asking, {"a": {}, "b": {}}, ({}, {}))["where"]
+    assert where["median"] == pytest.approx(median(places))
+    assert where["by_quarter"] == numpy.histogram(places, [0, 0.25, 0.5, 0.75, 1])[0].tolist()
 
 
 def test_without_log_probabilities_a_difference_is_unknown(tmp_path):
