@@ -4,11 +4,11 @@ import hashlib
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
+import numpy
 from tqdm import tqdm
 
 from copyspec_eval import journal
@@ -27,13 +27,11 @@ from copyspec_eval.audit.verdicts import (
 from copyspec_eval.records import AnswerKey
 
 Side = ServerSide | LocalSide | RecordedSide
-Letter = Literal["a", "b"]
-Purpose = Literal["answer", "noise", "reading", "again", "timed"]
 
 EXTRA = 0.3
 """Requests beyond the answers themselves, as a share of these; and at least `_LEAST`."""
 _LEAST = 4
-_SOUND = ("identical", "near_tie", "not_comparable", "missing")
+_SOUND = ("identical", "near_tie")
 _NEEDS_NOISE = ("divergence", "unknown", "stop")
 """Verdicts that a better reading, or more noise, can change."""
 
@@ -44,18 +42,18 @@ class Pair:
 
     question: Question
     level: int
-    a: Reply | None
-    b: Reply | None
-    verdict: Verdict = field(default_factory=lambda: Verdict("missing"))
+    a: Reply
+    b: Reply
+    verdict: Verdict = field(default_factory=lambda: Verdict("unknown"))
     reading: Token | None = None  # A's after the common prefix, where its answer lists none
-    again: dict[Letter, list[Reply]] = field(default_factory=lambda: {"a": [], "b": []})
-    timed: dict[Letter, Reply] = field(default_factory=dict)
+    again: dict[str, list[Reply]] = field(default_factory=lambda: {"a": [], "b": []})
+    timed: dict[str, Reply] = field(default_factory=dict)  # those in `again` without readings
     rescored: tuple[Gap, float] | None = None  # by a local model: the gap and its noise
 
 
 class _Row(msgspec.Struct):
-    side: Letter
-    purpose: Purpose
+    side: str  # "a" or "b"
+    purpose: str
     key: AnswerKey
     prompt_sha256: str
     level: int
@@ -84,29 +82,38 @@ class Asking:
 
     Attributes:
         pairs: in the order in which they were asked.
-        noise: the largest change of a log-probability when A was asked the same again, in nats;
-            None if it could not be measured.
+        repeated: the largest change of a log-probability, in nats, in each answer that A repeated.
+        read_again: that in each place that A read by another way through the model.
         num_asked: requests answered for this audit, by purpose.
     """
 
     def __init__(self, a: Side, b: Side, levels: Sequence[int], path: Path) -> None:
-        self.sides: dict[Letter, Side] = {"a": a, "b": b}
+        self.sides: dict[str, Side] = {"a": a, "b": b}
         self._levels, self._path = sorted(set(levels)), path
         self.pairs: list[Pair] = []
-        self.noise: float | None = None
-        self.num_readings = 0  # that were comparable, by another way through the model
-        self.num_repeated = 0  # answers of A that the noise was measured on
-        self.num_asked: dict[Purpose, int] = {}
+        self.repeated = list[float]()
+        self.read_again = list[float]()
+        self.num_asked: dict[str, int] = {}
         self._random = random.Random(0)
         self._by_document: dict[tuple[str, int], int] = {}
         self._rows = {row.place: row for row in _read(path)}
+
+    @property
+    def noise(self) -> float | None:
+        """The largest change of a log-probability when A was asked the same again, in nats.
+
+        None if it could not be measured: a server that answers one by one repeats its bits, which
+        says nothing of its rounding.
+        """
+        if not self.read_again and not any(self.repeated):
+            return None
+        return max([*self.repeated, *self.read_again])
 
     def answer(self, questions: Sequence[Question]) -> list[Pair]:
         """Both sides' answers to the same turn of several documents."""
         self._allot(questions)
         jobs = [(q, self._by_document[q.key.task, q.key.doc_id]) for q in questions]
-        a = self._ask("a", "answer", jobs, listing=True)
-        b = self._ask("b", "answer", jobs)
+        a, b = (self._answers(letter, jobs) for letter in self.sides)
         new = [Pair(*job, x, y) for job, x, y in zip(jobs, a, b, strict=True)]
         self.pairs += new
         return new
@@ -118,30 +125,29 @@ class Asking:
             if (task, doc_id) not in self._by_document:
                 documents.setdefault(task, []).append(doc_id)
         for task, numbers in documents.items():
-            levels = [
-                level
-                for level, count in zip(
-                    self._levels, shares(len(numbers), self._levels), strict=True
-                )
-                for _ in range(count)
-            ]
+            levels = numpy.repeat(self._levels, shares(len(numbers), self._levels)).tolist()
             random.Random(task).shuffle(levels)
             self._by_document |= {(task, n): c for n, c in zip(numbers, levels, strict=True)}
 
+    def _answers(self, letter: str, jobs: Sequence[tuple[Question, int]]) -> list[Reply]:
+        side = self.sides[letter]
+        if isinstance(side, RecordedSide):
+            return [side.reply(question) for question, _ in jobs]
+        return self._ask(letter, "answer", jobs, listing=letter == "a")
+
     def _ask(
         self,
-        letter: Letter,
-        purpose: Purpose,
+        letter: str,
+        purpose: str,
         jobs: Sequence[tuple[Question, int]],
         listing: bool = False,
         cold: bool = False,
-    ) -> list[Reply | None]:
+    ) -> list[Reply]:
         """A reply for each job, level by level, from the journal where it is there."""
         side = self.sides[letter]
-        if isinstance(side, RecordedSide):
-            return [side.reply(question) if purpose == "answer" else None for question, _ in jobs]
+        assert not isinstance(side, RecordedSide)
         self.num_asked[purpose] = self.num_asked.get(purpose, 0) + len(jobs)
-        places = [(letter, purpose, q.key, _digest(q.prompt)) for q, _ in jobs]
+        places = [(letter, purpose, q.key, _digest(q)) for q, _ in jobs]
         missing = [index for index, place in enumerate(places) if place not in self._rows]
         what = f"{letter.upper()}, {purpose}"
         with tqdm(total=len(missing), desc=what, unit="answer", disable=not missing) as bar:
@@ -150,14 +156,11 @@ class Asking:
                 asked = [jobs[index][0] for index in part]
                 for number, reply in side.ask(asked, level, listing, cold):
                     question = asked[number]
-                    digest = _digest(question.prompt)
-                    self._write(_Row(letter, purpose, question.key, digest, level, reply))
+                    row = _Row(letter, purpose, question.key, _digest(question), level, reply)
+                    journal.append(self._path, msgspec.json.encode(row))
+                    self._rows[row.place] = row
                     bar.update()
         return [self._rows[place].reply for place in places]
-
-    def _write(self, row: _Row) -> None:
-        journal.append(self._path, msgspec.json.encode(row))
-        self._rows[row.place] = row
 
     @property
     def num_replies(self) -> int:
@@ -166,14 +169,15 @@ class Asking:
     def measure(self) -> None:
         """Ask again, within the budget: for the noise, for what it does not explain, for speed."""
         self.judge()
-        live = [each for each in self.sides if self.sides[each].can_ask]
-        left = max(_LEAST, math.floor(EXTRA * len(live) * len(self.pairs))) if live else 0
+        live = [name for name, side in self.sides.items() if not isinstance(side, RecordedSide)]
+        left = max(_LEAST, math.floor(EXTRA * len(live) * len(self.pairs)))
         part = math.ceil(left / 4)
         if "a" in live:
             left -= self._measure_noise(part)
             left -= self._read_again(part)
         # B is the one in doubt, unless A was already seen to differ from itself.
-        for letter in live if self._is_unsteady else reversed(live):
+        is_unsteady = any(pair.verdict.kind == "unstable" for pair in self.pairs)
+        for letter in live if is_unsteady else reversed(live):
             left -= self._ask_again(letter, left)
         if len(live) == 2:
             self._time(left // 2)
@@ -182,21 +186,14 @@ class Asking:
     def judge(self) -> None:
         """Give each pair its verdict, by what is known so far."""
         for pair in self.pairs:
-            if pair.a is None or pair.b is None:
-                continue
             gap, noise = pair.rescored or (gap_between(pair.a, pair.b, pair.reading), self.noise)
             pair.verdict = judge(pair.a, pair.b, noise, gap)
-            again = {each: [*pair.again[each], *_one(pair.timed.get(each))] for each in pair.again}
-            for letter, first in (("A", pair.a), ("B", pair.b)):
-                replies = again["a" if letter == "A" else "b"]
-                if any(is_unstable(pair.a, first, each, noise) for each in replies):
-                    reason = f"{letter} gave a different answer when asked again"
-                    position, gap = pair.verdict.position, pair.verdict.gap
-                    pair.verdict = Verdict("unstable", position, gap, noise, reason)
-
-    @property
-    def _is_unsteady(self) -> bool:
-        return any(pair.verdict.kind == "unstable" for pair in self.pairs)
+            for letter, first in (("a", pair.a), ("b", pair.b)):
+                if any(is_unstable(pair.a, first, each, noise) for each in pair.again[letter]):
+                    reason = f"{letter.upper()} gave a different answer when asked again"
+                    pair.verdict = replace(
+                        pair.verdict, kind="unstable", noise=noise, reason=reason
+                    )
 
     @property
     def unexplained(self) -> list[Pair]:
@@ -204,7 +201,7 @@ class Asking:
 
     def _measure_noise(self, most: int) -> int:
         """Ask A answers again, at another level and in another order, half without its cache."""
-        listed = [pair for pair in self.pairs if pair.a and pair.a.tokens]
+        listed = [pair for pair in self.pairs if pair.a.tokens]
         self._random.shuffle(listed)
         listed.sort(key=lambda pair: pair.verdict.kind in _SOUND)  # the others first
         chosen = listed[:most]
@@ -213,62 +210,37 @@ class Asking:
             jobs = [(pair.question, self._other(pair)) for pair in part]
             replies = self._ask("a", "noise", jobs, True, cold)
             for pair, reply in zip(part, replies, strict=True):
-                assert pair.a is not None
-                assert reply is not None
                 pair.again["a"].append(reply)
                 if measured := changes(pair.a.tokens, reply.tokens):
-                    self.num_repeated += 1
-                    self._raise_noise(max(measured))
-        self._forget_silence()
+                    self.repeated.append(max(measured))
         self.judge()
         return len(chosen)
-
-    def _raise_noise(self, measured: float) -> None:
-        self.noise = max(self.noise or 0.0, measured)
-
-    def _forget_silence(self) -> None:
-        """A server that answers one by one repeats its bits; that says nothing of its rounding."""
-        if not self.num_readings and self.noise == 0:
-            self.noise = None
 
     def _read_again(self, most: int) -> int:
         """Ask A for the token after the common prefix, which it reads at once this time."""
         listed = [
-            pair
+            (pair, pair.a.tokens, gap.index if (gap := pair.verdict.gap) else len(pair.a.tokens))
             for pair in self.unexplained
-            if pair.a and pair.a.tokens and pair.verdict.kind in _NEEDS_NOISE
+            if pair.a.tokens and pair.verdict.kind in _NEEDS_NOISE
         ]
         self._random.shuffle(listed)
-        for pair in listed[:most]:
-            assert pair.a is not None
-            gap = pair.verdict.gap
-            index = gap.index if gap else len(pair.a.tokens)
-            for token in self._next_token(pair, index):
-                if index == len(pair.a.tokens):
+        chosen = listed[:most]
+        jobs = []
+        for pair, tokens, index in chosen:
+            begun = "".join(token.text for token in tokens[:index])
+            settings = pair.question.settings | {"max_gen_toks": 1, "until": []}
+            jobs.append((replace(pair.question, settings=settings, begun=begun), 1))
+        replies = self._ask("a", "reading", jobs, listing=True)
+        for (pair, tokens, index), reply in zip(chosen, replies, strict=True):
+            for token in reply.tokens[:1]:
+                if index == len(tokens):
                     pair.reading = token
-                elif (measured := change(pair.a.tokens[index], token)) is not None:
-                    self.num_readings += 1
-                    self._raise_noise(measured)
-        self.num_asked["reading"] = len(listed[:most])
-        self._forget_silence()
+                elif (measured := change(tokens[index], token)) is not None:
+                    self.read_again.append(measured)
         self.judge()
-        return len(listed[:most])
+        return len(chosen)
 
-    def _next_token(self, pair: Pair, index: int) -> Sequence[Token]:
-        """A's reading of what follows its first `index` tokens, if it gives one."""
-        side, question = self.sides["a"], pair.question
-        assert pair.a is not None
-        assert not isinstance(side, RecordedSide)
-        begun = "".join(token.text for token in pair.a.tokens[:index])
-        digest = _digest(question.prompt + begun)
-        place: _Place = "a", "reading", question.key, digest
-        if place not in self._rows:
-            token = side.next_token(question, begun)
-            reply = Reply("", tokens=(token,) if token else ())
-            self._write(_Row("a", "reading", question.key, digest, 1, reply))
-        return self._rows[place].reply.tokens
-
-    def _ask_again(self, letter: Letter, most: int) -> int:
+    def _ask_again(self, letter: str, most: int) -> int:
         chosen = [
             pair
             for pair in self.unexplained
@@ -277,19 +249,18 @@ class Asking:
         self._random.shuffle(chosen)
         jobs = [(pair.question, self._other(pair)) for pair in chosen]
         for pair, reply in zip(chosen, self._ask(letter, "again", jobs), strict=True):
-            pair.again[letter] += _one(reply)
+            pair.again[letter].append(reply)
         self.judge()
         return len(chosen)
 
     def _time(self, most: int) -> None:
         """Ask both again without log-probabilities, which take time: for the speed."""
-        whole = [pair for pair in self.pairs if pair.a and pair.b]
-        chosen = self._random.sample(whole, min(max(0, most), len(whole)))
+        chosen = self._random.sample(self.pairs, min(max(0, most), len(self.pairs)))
         jobs = [(pair.question, pair.level) for pair in chosen]
         for letter in self.sides:
             for pair, reply in zip(chosen, self._ask(letter, "timed", jobs), strict=True):
-                if reply:
-                    pair.timed[letter] = reply
+                pair.timed[letter] = reply
+                pair.again[letter].append(reply)
 
     def _other(self, pair: Pair) -> int:
         """Another level than that of the pair's first answers, if there is one."""
@@ -297,15 +268,12 @@ class Asking:
         return self._levels[index % len(self._levels)]
 
 
-_Place = tuple[Letter, Purpose, AnswerKey, str]
+_Place = tuple[str, str, AnswerKey, str]
 
 
-def _digest(prompt: str) -> str:
-    return hashlib.sha256(prompt.encode(errors="surrogatepass")).hexdigest()
-
-
-def _one(reply: Reply | None) -> list[Reply]:
-    return [reply] if reply else []
+def _digest(question: Question) -> str:
+    text = question.prompt + question.begun
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _read(path: Path) -> list[_Row]:

@@ -82,7 +82,7 @@ def _cases(result: dict[str, Any], setting: dict[str, Any]) -> str:
         f"A {each['a']!a}, B {each['b']!a}"
         for each in result["cases"]
         if (each["task"], each["concurrency"]) == (setting["task"], setting["concurrency"])
-        and each["kind"] not in ("near_tie", "not_comparable")
+        and each["kind"] != "near_tie"
     ]
     return "\n".join(named)
 
@@ -117,18 +117,15 @@ reproduce.py  sends the first case's request again: python reproduce.py [URL of 
 def _whole(asking: Asking, pair: Pair) -> dict[str, Any]:
     whole = findings.case(pair) | {"prompt": pair.question.prompt, "requests": {}}
     for letter, reply in (("a", pair.a), ("b", pair.b)):
-        side = asking.sides["a" if letter == "a" else "b"]
+        side = asking.sides[letter]
         if isinstance(side, ServerSide):
-            path = "chat/completions" if side.is_chat else "completions"
-            body = side.body(pair.question)
+            path, body = side.request(pair.question)
             whole["requests"][letter] = {"base_url": side.address, "path": path, "body": body}
-        whole[f"answer_{letter}"] = reply.text if reply else None
-        whole[f"finish_reason_{letter}"] = reply.finish_reason if reply else None
-        whole[f"answers_again_{letter}"] = [
-            each.text for each in pair.again["a" if letter == "a" else "b"]
-        ]
+        whole[f"answer_{letter}"] = reply.text
+        whole[f"finish_reason_{letter}"] = reply.finish_reason
+        whole[f"answers_again_{letter}"] = [each.text for each in pair.again[letter]]
     gap = pair.verdict.gap
-    if pair.a and gap:
+    if gap:
         part = pair.a.tokens[max(0, gap.index - _AROUND) : gap.index + _AROUND + 1]
         whole["readings"] = [asdict(token) for token in part]
     return whole

@@ -11,28 +11,34 @@ from typing import Any
 
 import numpy
 
-from copyspec_eval.audit.asking import Asking, Letter, Pair
+from copyspec_eval.audit.asking import Asking, Pair
 from copyspec_eval.audit.replies import Reply
 from copyspec_eval.audit.verdicts import FAULTS, KINDS, Kind, Verdict
-from copyspec_eval.reports.comparison import ScorePair, compare_scores
+from copyspec_eval.reports.comparison import compare_scores
 from copyspec_eval.reports.runs import Run, Scores
-from copyspec_eval.reports.summary import CONFIDENCE, bootstrap_interval
+from copyspec_eval.reports.summary import (
+    CONFIDENCE,
+    Integers,
+    Statistic,
+    bootstrap_interval,
+    ratio_of_rates,
+    speedup_statistic,
+)
 
 NAMES: dict[Kind, str] = {kind: kind.replace("_", " ") for kind in KINDS}
 NAMES |= {"near_tie": "near-tie", "stop": "stop or parser"}
-_WORST: tuple[Kind, ...] = ("corruption", "unstable", "stop", "divergence", "missing", "unknown")
 _MOST_CASES = 100
 
 _MEANING: dict[Kind, str] = {
     "corruption": "B's tokens are unlikely by A: look for stale state, a mixed-up cache, or "
     "wrong acceptance",
+    "unstable": "a side differs from itself: look at caches and at requests that run side by side",
+    "stop": "one answer is the beginning of the other: look at stop strings, EOS and parsers",
     "divergence": "B differs from A by more than A's own noise: another precision or quantisation, "
     "or a fault",
-    "stop": "one answer is the beginning of the other: look at stop strings, EOS and parsers",
-    "unstable": "a side differs from itself: look at caches and at requests that run side by side",
-    "missing": "an answer is missing",
     "unknown": "A gives no log-probabilities there: pass --rescore MODEL",
 }
+"""What to do about a kind of difference, the worst first."""
 
 
 def interval(count: int, total: int) -> tuple[float, float]:
@@ -50,31 +56,30 @@ def interval(count: int, total: int) -> tuple[float, float]:
 
 
 def findings(
-    asking: Asking, facts: dict[Letter, dict[str, Any]], scores: tuple[Scores, Scores]
+    asking: Asking, facts: dict[str, dict[str, Any]], scores: tuple[Scores, Scores]
 ) -> dict[str, Any]:
     """Everything as JSON values."""
-    pairs, names = asking.pairs, {letter: side.name for letter, side in asking.sides.items()}
+    pairs = asking.pairs
     cells: dict[tuple[str, int], list[Pair]] = {}
     for pair in pairs:
         cells.setdefault((pair.question.key.task, pair.level), []).append(pair)
     runs = (Run(Path(), {}, each) for each in scores)
     return {
         "verdict": overall(pair.verdict for pair in pairs),
-        "a": {"name": names["a"], **facts["a"]},
-        "b": {"name": names["b"], **facts["b"]},
+        **{letter: {"name": side.name, **facts[letter]} for letter, side in asking.sides.items()},
         "counts": counts(pairs),
         "answers": _shares(pairs),
         "tokens": _token_shares(pairs),
         "settings": [
             {"task": task, "concurrency": level, "verdict": overall(p.verdict for p in part)}
-            | {"most_at_once": min(level, len(part)), "counts": counts(part)}
+            | {"counts": counts(part)}
             for (task, level), part in sorted(cells.items())
         ],
         "where": _where(pairs),
         "noise": {
             "nats": asking.noise,
-            "answers_repeated": asking.num_repeated,
-            "places_read_again": asking.num_readings,
+            "answers_repeated": len(asking.repeated),
+            "places_read_again": len(asking.read_again),
         },
         "scores": [asdict(score) for score in compare_scores(*runs) if score.num_documents],
         "speed": _speed(pairs),
@@ -96,7 +101,7 @@ def overall(verdicts: Iterable[Verdict]) -> str:
     kinds = {verdict.kind for verdict in verdicts}
     if kinds & FAULTS:
         return "broken"
-    if "unknown" in kinds or not kinds & {"identical", "near_tie"}:
+    if "unknown" in kinds or not kinds:
         return "undecided"
     return "rounding" if "near_tie" in kinds else "identical"
 
@@ -124,43 +129,39 @@ def _token_shares(pairs: Sequence[Pair]) -> dict[str, Any]:
 
     The bootstrap resamples conversations. Characters stand for tokens where none are counted.
     """
-    whole = [pair for pair in pairs if pair.a]
-    if not whole:
-        return {}
-    lengths = numpy.array([_length(pair) for pair in whole])
-    after = lengths * (1 - numpy.array([_place(pair) or 0.0 for pair in whole]))
-    after[[pair.verdict.position is None for pair in whole]] = 0.0
-    documents = list(dict.fromkeys(pair.question.key[:2] for pair in whole))
-    clusters = numpy.array([documents.index(pair.question.key[:2]) for pair in whole])
+    lengths = numpy.array([float(p.a.counts.num_tokens or len(p.a.text)) for p in pairs])
+    after = lengths * [_rest(pair) for pair in pairs]
+    documents = list(dict.fromkeys(pair.question.key[:2] for pair in pairs))
+    clusters = numpy.array([documents.index(pair.question.key[:2]) for pair in pairs])
     result: dict[str, Any] = {}
     for kind in KINDS:
-        is_kind = numpy.array([pair.verdict.kind == kind for pair in whole])
+        is_kind = numpy.array([pair.verdict.kind == kind for pair in pairs])
         tokens = lengths - after if kind == "identical" else after * is_kind
         if tokens.sum() and lengths.sum():
-            low, high = bootstrap_interval(partial(_share, tokens, lengths), clusters)
-            ends = None if math.isnan(low) else (low, high)
+            ends = _interval(partial(_share, tokens, lengths), clusters)
             result[kind] = {"share": float(tokens.sum() / lengths.sum()), "interval": ends}
     return result
+
+
+def _interval(statistic: Statistic, clusters: Integers) -> tuple[float, float] | None:
+    low, high = bootstrap_interval(statistic, clusters)
+    return None if math.isnan(low) else (low, high)
 
 
 def _share(part: Any, total: Any, weights: Any) -> Any:
     return (weights @ part) / (weights @ total)
 
 
-def _length(pair: Pair) -> float:
-    assert pair.a is not None
-    return float(pair.a.num_tokens or len(pair.a.text))
-
-
-def _place(pair: Pair) -> float | None:
-    """Where the first difference is, from 0 at the answer's start to 1 at its end."""
-    if pair.verdict.position is None or pair.a is None or pair.b is None:
-        return None
-    return pair.verdict.position / max(1, len(pair.a.text), len(pair.b.text))
+def _rest(pair: Pair) -> float:
+    """The share of the answer from the first difference on."""
+    if pair.verdict.position is None:
+        return 0.0
+    return 1 - pair.verdict.position / max(1, len(pair.a.text), len(pair.b.text))
 
 
 def _where(pairs: Sequence[Pair]) -> dict[str, Any]:
-    places = [place for pair in pairs if (place := _place(pair)) is not None]
+    """Where first differences are, from 0 at an answer's start to 1 at its end."""
+    places = [1 - _rest(pair) for pair in pairs if pair.verdict.position is not None]
     quarters = Counter(min(3, int(place * 4)) for place in places)
     return {
         "median": median(places) if places else None,
@@ -170,42 +171,35 @@ def _where(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 def _speed(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Tokens per second of a request, over the answers that both sides gave once more for it."""
-    timed = [pair for pair in pairs if len(pair.timed) == 2]
-    rows = [[*_rate(pair.timed["a"]), *_rate(pair.timed["b"])] for pair in timed]
-    values = numpy.array([row for row in rows if all(row)]).reshape(-1, 4)
+    timed = [pair.timed for pair in pairs if len(pair.timed) == 2]
+    rows = [[*_rate(replies["b"]), *_rate(replies["a"])] for replies in timed]
+    values = numpy.array([row for row in rows if all(row)])
     if not len(values):
         return {}
-    a_tokens, a_seconds, b_tokens, b_seconds = values.sum(axis=0)
-
-    def ratio(weights: Any) -> Any:
-        sums = weights @ values
-        return (sums[..., 2] / sums[..., 3]) / (sums[..., 0] / sums[..., 1])
-
-    low, high = bootstrap_interval(ratio, numpy.arange(len(values)))
+    b_tokens, b_seconds, a_tokens, a_seconds = values.sum(axis=0)
     return {
         "answers": len(values),
         "a": a_tokens / a_seconds,
         "b": b_tokens / b_seconds,
-        "ratio": (b_tokens / b_seconds) / (a_tokens / a_seconds),
-        "interval": None if math.isnan(low) else (low, high),
+        "ratio": ratio_of_rates(values),
+        "interval": _interval(speedup_statistic(values), numpy.arange(len(values))),
     }
 
 
 def _rate(reply: Reply) -> tuple[float, float]:
-    return float(reply.num_tokens or 0), float(reply.seconds or 0)
+    counts = reply.counts
+    return float(counts.num_tokens or 0), counts.latency_seconds or counts.seconds or 0.0
 
 
 def _acceptance(pairs: Sequence[Pair], letter: str) -> float | None:
     replies = [pair.a if letter == "a" else pair.b for pair in pairs]
-    drafted = sum(reply.num_drafted or 0 for reply in replies if reply)
-    accepted = sum(reply.num_accepted or 0 for reply in replies if reply)
-    return accepted / drafted if drafted else None
+    drafts = [each for r in replies for each in (r.counts.drafts or {}).values()]
+    drafted = sum(each.num_drafted for each in drafts)
+    return sum(each.num_accepted for each in drafts) / drafted if drafted else None
 
 
 def _notes(pairs: Sequence[Pair], scored: Collection[str]) -> list[str]:
-    lengths = [
-        (pair.a.num_prompt_tokens, pair.b.num_prompt_tokens) for pair in pairs if pair.a and pair.b
-    ]
+    lengths = [(pair.a.counts.num_prompt_tokens, pair.b.counts.num_prompt_tokens) for pair in pairs]
     unequal = [each for each in lengths if None not in each and each[0] != each[1]]
     notes = []
     if unequal:
@@ -230,7 +224,7 @@ def _notes(pairs: Sequence[Pair], scored: Collection[str]) -> list[str]:
 
 def worst(pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs that differ, faults first."""
-    order = (*_WORST, "near_tie")
+    order = (*_MEANING, "near_tie")
     differing = (pair for pair in pairs if pair.verdict.kind in order)
     return sorted(differing, key=lambda pair: order.index(pair.verdict.kind))
 
@@ -246,9 +240,9 @@ def case(pair: Pair) -> dict[str, Any]:
         "position": verdict.position,
         "gap": asdict(verdict.gap) if verdict.gap else None,
         "noise": verdict.noise,
-        "before": pair.a.text[start : verdict.position] if pair.a else "",
-        "a": pair.a.text[verdict.position or 0 :][:80] if pair.a else None,
-        "b": pair.b.text[verdict.position or 0 :][:80] if pair.b else None,
+        "before": pair.a.text[start : verdict.position],
+        "a": pair.a.text[verdict.position or 0 :][:80],
+        "b": pair.b.text[verdict.position or 0 :][:80],
     }
 
 
@@ -263,7 +257,7 @@ _HEADLINES = {
 def lines(result: dict[str, Any], folder: Path) -> list[str]:
     """Ten lines at most: verdict, figures, and what to do next."""
     number = result["counts"]
-    named = [kind for kind in KINDS if number[kind] or kind in FAULTS - {"missing"}]
+    named = [kind for kind in KINDS if number[kind] or kind in FAULTS]
     parts = [f"{number[kind]} {NAMES[kind]}" for kind in named]
     noise = result["noise"]["nats"]
     if noise is None and (local := [each["noise"] for each in result["cases"] if each["noise"]]):
@@ -275,8 +269,7 @@ def lines(result: dict[str, Any], folder: Path) -> list[str]:
         for each in result["settings"]
         if each["verdict"] == result["verdict"] != "identical"
     ]
-    scores = [ScorePair(**each) for each in result["scores"]]
-    scores = [score for score in scores if not score.metric.startswith("answered")]
+    scores = [each for each in result["scores"] if not each["metric"].startswith("answered")]
     shown = [
         _HEADLINES[result["verdict"]],
         f"A: {result['a']['name']}; B: {result['b']['name']}",
@@ -299,17 +292,27 @@ def next_step(result: dict[str, Any]) -> str:
         return "nothing; B answers as A does"
     if verdict == "rounding":
         return "nothing is broken; for equal answers, make both engines deterministic"
-    kind = next((kind for kind in _WORST if number[kind]), None)
+    kind = next((kind for kind in _MEANING if number[kind]), None)
     if kind is None:
         return "no two answers could be compared: give both sides the same tasks"
     then = "" if verdict == "undecided" else "; send bug_report.zip, it reproduces one request"
     return _MEANING[kind] + then
 
 
-def _score_line(score: ScorePair) -> str:
-    test = "" if score.p_value is None else f", McNemar p = {score.p_value:.2g}"
-    metric = score.metric.removesuffix(",none")  # lm-eval's name of no filter
-    return f"{score.task} {metric}: A {score.a:.3g}, B {score.b:.3g}{test}"
+def exactness_commands(result: dict[str, Any]) -> list[str]:
+    """Lines that offer to name the module in which a local model's steps first differ."""
+    local = [result[letter] for letter in "ab" if result[letter]["model"] in ("copyspec", "hf")]
+    models = [side.get("arguments", {}).get("pretrained") for side in local]
+    return [
+        f"which steps are exact here: copyspec-eval exactness {model}"
+        for model in filter(None, dict.fromkeys(models))
+    ]
+
+
+def _score_line(score: dict[str, Any]) -> str:
+    test = "" if score["p_value"] is None else f", McNemar p = {score['p_value']:.2g}"
+    metric = score["metric"].removesuffix(",none")  # lm-eval's name of no filter
+    return f"{score['task']} {metric}: A {score['a']:.3g}, B {score['b']:.3g}{test}"
 
 
 def _speed_line(result: dict[str, Any]) -> str:

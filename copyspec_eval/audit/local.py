@@ -9,16 +9,14 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
 from copyspec_eval import provenance
-from copyspec_eval.audit.replies import Question, Reply, Token
+from copyspec_eval.audit.replies import Question, Reply
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import autoload
-from copyspec_eval.harness.answering import Message
+from copyspec_eval.harness.answering import Message, rendered
 from copyspec_eval.harness.recorded import Arguments, recorded
 from copyspec_eval.paths import lm_eval_models
-from copyspec_eval.records import AnswerKey, record_of
+from copyspec_eval.records import record_of
 from copyspec_eval.reports.recorded import read_whole
-from copyspec_eval.reports.runs import Answer
-from copyspec_eval.types import TurnCounts
 
 
 class LocalSide:
@@ -30,15 +28,11 @@ class LocalSide:
         batch_size: rows at most, where the model takes such a number.
     """
 
-    can_ask = True
-
     def __init__(self, model: str, arguments: dict[str, Any], batch_size: int) -> None:
         shown = recorded(arguments)
         self.name = ",".join([model, *(f"{name}={value}" for name, value in shown.items())])
         self._model, self._arguments, self._shown = model, arguments, shown
         self._batch_size = "auto" if model in ("vllm", "copyspec-vllm") else batch_size
-        self.pretrained = str(arguments.get("pretrained", ""))
-        self.is_ours = model in ("copyspec", "hf")
 
     def open(self) -> dict[str, Any]:
         autoload.register_model()
@@ -81,39 +75,21 @@ class LocalSide:
             for index, text in enumerate(texts, start):
                 yield index, _reply(text)
 
-    def next_token(self, question: Question, begun: str) -> Token | None:
-        return None
-
     def _instance(self, question: Question) -> Instance:
-        messages = question.messages()
-        prompt = self.render(messages) if messages else question.prompt
-        settings = question.settings | {"until": list(question.stops), "do_sample": False}
-        settings |= {"max_gen_toks": question.max_tokens, "temperature": 0.0}
+        arguments = (rendered(question.prompt, self._lm), question.settings)
         metadata = (question.key.task, question.key.doc_id, 1)
-        return Instance("generate_until", {}, (prompt, settings), 0, metadata)
+        return Instance("generate_until", {}, arguments, 0, metadata)
 
 
 def _reply(text: Any) -> Reply:
-    record = record_of(text)
-    counts = record.counts if record else TurnCounts()
-    drafts = (counts.drafts or {}).values()
-    return Reply(
-        text=str(text),
-        finish_reason=counts.finish_reason,
-        token_ids=record.answer_ids if record else None,
-        num_prompt_tokens=counts.num_prompt_tokens,
-        num_cached_tokens=counts.num_reused_tokens,
-        num_tokens=counts.num_tokens,
-        num_drafted=sum(each.num_drafted for each in drafts) if drafts else None,
-        num_accepted=sum(each.num_accepted for each in drafts) if drafts else None,
-        seconds=counts.latency_seconds or counts.seconds,
-    )
+    if (record := record_of(text)) is None:
+        return Reply(str(text))
+    counts = record.counts
+    return Reply(str(text), counts.finish_reason, token_ids=record.answer_ids, counts=counts)
 
 
 class RecordedSide:
     """The folder of an earlier run; it cannot be asked anything else."""
-
-    can_ask = False
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
@@ -123,13 +99,6 @@ class RecordedSide:
         self.run = read_whole(self._folder)
         return {"folder": self._folder.name, "model": self.run.model, "dtype": self.run.dtype}
 
-    @property
-    def answers(self) -> dict[AnswerKey, Answer]:
-        return self.run.answers
-
-    def reply(self, question: Question) -> Reply | None:
-        """The recorded answer; None if there is none to this prompt."""
-        answer = self.answers.get(question.key)
-        if answer is None or (answer.prompt is not None and answer.prompt != question.prompt):
-            return None
+    def reply(self, question: Question) -> Reply:
+        answer = self.run.answers[question.key]
         return Reply(answer.text, token_ids=answer.token_ids)

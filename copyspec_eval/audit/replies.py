@@ -1,12 +1,15 @@
 """What is asked of a side, and what it answers."""
 
-import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from copyspec_eval.records import AnswerKey
+from lm_eval.models.utils import normalize_gen_kwargs
 
-Message = dict[str, str]
+from copyspec_eval.records import AnswerKey
+from copyspec_eval.types import TurnCounts
+
+_MAX_TOKENS = 256  # lm-eval's own, of a task without a budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +17,16 @@ class Question:
     """A request for a greedy answer."""
 
     key: AnswerKey
-    prompt: str  # text to complete, or a chat's messages as JSON
-    stops: tuple[str, ...]
-    max_tokens: int
-    settings: dict[str, Any]  # as lm-eval gave them, for models of its own
+    prompt: str  # text to complete, or a chat's messages as lm-eval logs them
+    settings: dict[str, Any]  # lm-eval's, normalised
+    begun: str = ""  # what the answer begins with; the rest is asked for
 
-    def messages(self) -> list[Message] | None:
-        """The messages of a chat; None if the prompt is text."""
-        return chat_of(self.prompt)
+
+def greedy(key: AnswerKey, prompt: str, given: Mapping[str, Any]) -> Question:
+    """A request of lm-eval's; what it would sample is decoded greedily all the same."""
+    settings: dict[str, Any] = dict(normalize_gen_kwargs(dict(given), _MAX_TOKENS))
+    settings |= {"do_sample": False, "temperature": 0.0}
+    return Question(key, prompt, settings | {"until": list(filter(None, settings["until"]))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +50,4 @@ class Reply:
     finish_reason: str | None = None
     tokens: tuple[Token, ...] = ()  # only where log-probabilities were asked for and listed
     token_ids: tuple[int, ...] | None = None
-    num_prompt_tokens: int | None = None
-    num_cached_tokens: int | None = None  # of the prompt's, read from the prefix cache
-    num_tokens: int | None = None
-    num_drafted: int | None = None
-    num_accepted: int | None = None
-    seconds: float | None = None
-
-
-def chat_of(prompt: str) -> list[Message] | None:
-    """The messages that a logged prompt stands for, also as lm-eval logs those of API models.
-
-    >>> chat_of('[{"role": "user", "content": "Hi"}]')
-    [{'role': 'user', 'content': 'Hi'}]
-    >>> chat_of("User: Hi"), chat_of("[1]")
-    (None, None)
-    """
-    try:
-        value = json.loads(prompt)
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
-            value = json.loads(value[0])
-        chat = [{"role": each["role"], "content": each["content"]} for each in value]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return None
-    return chat or None
+    counts: TurnCounts = field(default_factory=TurnCounts)

@@ -6,15 +6,18 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from copyspec_eval import openai_api
 from copyspec_eval.audit.replies import Question, Reply, Token
-from copyspec_eval.errors import CopySpecError
+from copyspec_eval.harness.answering import chat_of
+from copyspec_eval.harness.backends.servers import reported
 from copyspec_eval.openai_api import NoReplyError, RefusedError, one_line
 from copyspec_eval.redaction import address, looks_secret, masked, without_secrets
+from copyspec_eval.types import DraftCounts, TurnCounts
 
 _LISTED = (20, 5, 0)
 """Log-probabilities to ask for in each place: limits of vLLM, of OpenAI's completions, none."""
@@ -28,26 +31,14 @@ _GO_ON = {"add_generation_prompt": False, "continue_final_message": True}
 _ATTEMPTS = itertools.count(1)
 
 
-class SideError(CopySpecError):
-    """A side that fails in the middle; what was answered is in the audit's folder."""
-
-
 class ServerSide:
     """`base_url` is the one that OpenAI's clients take, with `/v1`.
 
     Args:
         timeout: seconds for an answer, retries included.
-
-    Attributes:
-        is_chat: ask in messages, which the server renders; else prompts are text to complete.
     """
 
-    can_ask = True
-    is_chat = True
-
-    def __init__(
-        self, base_url: str, model: str, timeout: float = openai_api.TIMEOUT_SECONDS
-    ) -> None:
+    def __init__(self, base_url: str, model: str, timeout: float) -> None:
         base_url = openai_api.checked_url(base_url)
         for end in ("/chat/completions", "/completions"):
             base_url = base_url.removesuffix(end)
@@ -67,7 +58,7 @@ class ServerSide:
                 self._owner = str(models["data"][0]["owned_by"]).lower().replace(".", "")
         root = self._url.removesuffix("/v1")
         for path in _FACTS:
-            with suppress(CopySpecError, RefusedError):
+            with suppress(NoReplyError):
                 facts[path] = self._call(f"{root}/{path}", None, _FACTS_SECONDS)
         return dict(_harmless(facts))
 
@@ -75,7 +66,7 @@ class ServerSide:
         self, questions: Sequence[Question], concurrency: int, listing: bool, cold: bool = False
     ) -> Iterator[tuple[int, Reply]]:
         """Index and answer of each question as it arrives, `concurrency` under way at a time."""
-        failure: SideError | None = None
+        failure: BaseException | None = None
         with ThreadPoolExecutor(concurrency) as pool:
             futures = {
                 pool.submit(self._answer, question, listing, cold): index
@@ -83,88 +74,69 @@ class ServerSide:
             }
             try:
                 for future in as_completed(futures):
-                    try:
-                        yield futures[future], future.result()
-                    except CancelledError:
+                    if future.cancelled():
                         continue
-                    except SideError as error:
-                        # Answers that are under way still count.
+                    if error := future.exception():  # answers that are under way still count
                         failure = failure or error
                         pool.shutdown(wait=False, cancel_futures=True)
+                    else:
+                        yield futures[future], future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
         if failure:
             raise failure
 
-    def next_token(self, question: Question, begun: str) -> Token | None:
-        """A's reading of the token after the prompt and `begun`, read at once; None without one."""
-        body = self.body(question) | {"max_tokens": 1}
-        body.pop("stop", None)
-        if self.is_chat:
-            messages = [*body["messages"], {"role": "assistant", "content": begun}]
-            body |= _GO_ON | {"messages": messages}
-        else:
-            body["prompt"] += begun
-        try:
-            tokens = self._reply(body, listing=True).tokens
-        except SideError as error:
-            if isinstance(error.__cause__, RefusedError):
-                return None  # it cannot go on with an answer
-            raise
-        return tokens[0] if tokens else None
-
-    def body(self, question: Question) -> dict[str, Any]:
+    def request(self, question: Question) -> tuple[str, dict[str, Any]]:
+        """Path and body: messages, which the server renders, or a text to complete."""
+        settings, path = question.settings, "completions"
         body: dict[str, Any] = {"model": self._model}
-        if self.is_chat:
-            messages = question.messages() or [{"role": "user", "content": question.prompt}]
+        if messages := chat_of(question.prompt):
+            path = "chat/completions"
+            if question.begun:
+                messages.append({"role": "assistant", "content": question.begun})
             body |= _GO_ON if messages[-1]["role"] == "assistant" else {}
             body["messages"] = messages
         else:
-            body["prompt"] = question.prompt
-        body |= {"max_tokens": question.max_tokens, "temperature": 0, "seed": 0}
-        return body | ({"stop": list(question.stops)} if question.stops else {})
+            body["prompt"] = question.prompt + question.begun
+        body |= {"max_tokens": settings["max_gen_toks"], "temperature": 0, "seed": 0}
+        return path, body | ({"stop": settings["until"]} if settings["until"] else {})
 
     def _answer(self, question: Question, listing: bool, cold: bool) -> Reply:
-        body = self.body(question)
+        path, body = self.request(question)
         if cold:
             body |= _COLD.get(self._owner, {})
             if "cache_salt" in body:
                 body["cache_salt"] = f"audit-{os.getpid()}-{next(_ATTEMPTS)}"
-        return self._reply(body, listing)
-
-    def _reply(self, body: dict[str, Any], listing: bool) -> Reply:
-        path = "chat/completions" if self.is_chat else "completions"
         while True:
             count = self._listed[0] if listing else 0
-            chat = {"logprobs": True, "top_logprobs": count}
-            asked = chat if self.is_chat else {"logprobs": count}
+            of_chat = {"logprobs": True, "top_logprobs": count}
+            asked = of_chat if "messages" in body else {"logprobs": count}
             started = time.perf_counter()
             try:
                 reply = self._call(path, body | (asked if count else {}), self._timeout)
-            except RefusedError as error:
+            except RefusedError:
+                if not count and question.begun:
+                    return Reply("")  # it cannot go on with an answer
                 if not count:
-                    raise self._error(str(error)) from error
+                    raise
                 if self._listed[0] == count:  # no other thread has learnt it meanwhile
                     self._listed.remove(count)
                 continue
             try:
-                return parsed(reply, self.is_chat, time.perf_counter() - started)
+                return parsed(reply, time.perf_counter() - started)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 shown = one_line(json.dumps(reply))
-                raise self._error(f"its reply is not a completion: {shown}") from error
+                raise NoReplyError(
+                    f"{self.name}: its reply is not a completion: {shown}"
+                ) from error
 
     def _call(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
-        """The JSON value of a reply; `RefusedError` with the server's words if it wants none."""
+        """As `openai_api.request`; errors name this side."""
         url = path if "://" in path else f"{self._url}/{path}"
         try:
             return openai_api.request(url, body, seconds)
-        except RefusedError:
-            raise
         except NoReplyError as error:
-            raise self._error(str(error)) from error
-
-    def _error(self, reason: str) -> SideError:
-        return SideError(f"{self.name}: {reason}")
+            raise type(error)(f"{self.name}: {error}") from error
 
 
 def _harmless(value: Any, name: str = "") -> Any:
@@ -177,10 +149,10 @@ def _harmless(value: Any, name: str = "") -> Any:
     return masked(value) if isinstance(value, str) else value
 
 
-def parsed(reply: dict[str, Any], is_chat: bool, seconds: float | None = None) -> Reply:
+def parsed(reply: dict[str, Any], seconds: float | None = None) -> Reply:
     """A completion as a `Reply`; any of LookupError, TypeError and ValueError if it is none."""
-    choice, usage = reply["choices"][0], reply.get("usage") or {}
-    if is_chat:
+    choice = reply["choices"][0]
+    if "message" in choice:
         message = choice["message"]
         names = "reasoning_content", "reasoning", "content"
         text = "".join(message.get(name) or "" for name in names)
@@ -188,23 +160,17 @@ def parsed(reply: dict[str, Any], is_chat: bool, seconds: float | None = None) -
         text = choice["text"]
     if not isinstance(text, str):
         raise TypeError("a text is expected")
-    drafting = (reply.get("metrics") or {}).get("speculative_decoding") or {}  # vLLM's
-    timings = reply.get("timings") or {}  # llama.cpp's
-    drafted, accepted = timings.get("draft_n"), timings.get("draft_n_accepted")
-    if "per_step_drafted" in drafting:
-        drafted, accepted = sum(drafting["per_step_drafted"]), sum(drafting["per_step_accepted"])
-    ids = choice.get("token_ids")
+    known = reported(reply, TurnCounts(latency_seconds=seconds))
+    counts, timings = known.counts, reply.get("timings") or {}  # llama.cpp's
+    if drafted := timings.get("draft_n"):
+        drafts = DraftCounts(0, drafted, timings.get("draft_n_accepted") or 0)
+        counts = replace(counts, drafts={"unknown": drafts})
     return Reply(
         text=without_secrets(text),
         finish_reason=choice.get("finish_reason"),
         tokens=_tokens(choice.get("logprobs") or {}, text),
-        token_ids=None if ids is None else tuple(ids),
-        num_prompt_tokens=usage.get("prompt_tokens"),
-        num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        num_tokens=usage.get("completion_tokens"),
-        num_drafted=drafted,
-        num_accepted=accepted,
-        seconds=seconds,
+        token_ids=known.token_ids,
+        counts=counts,
     )
 
 

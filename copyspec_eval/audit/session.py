@@ -1,22 +1,29 @@
 """A whole audit: from what the command line names to files and figures."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lm_eval.api.instance import Instance
+
 from copyspec_eval import journal
 from copyspec_eval.audit import files, findings, sides
-from copyspec_eval.audit.asking import Asking, Letter, Side
-from copyspec_eval.audit.local import LocalSide, RecordedSide
-from copyspec_eval.audit.rescored import rescore
-from copyspec_eval.audit.server import ServerSide, SideError
-from copyspec_eval.audit.tasks import Tasks, question
+from copyspec_eval.audit.asking import Asking
+from copyspec_eval.audit.local import RecordedSide
+from copyspec_eval.audit.replies import greedy
+from copyspec_eval.audit.verdicts import Gap
 from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.harness.answering import have_answered, without_unsafe
+from copyspec_eval.harness.rescoring import rescore
+from copyspec_eval.openai_api import NoReplyError
+from copyspec_eval.records import AnswerKey
 from copyspec_eval.redaction import masked
-from copyspec_eval.reports.runs import Scores
+from copyspec_eval.reports.comparison import compare_answers
+from copyspec_eval.reports.runs import Answer, Run, Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +46,27 @@ def audit(order: Order) -> dict[str, Any]:
     """Ask, judge, and write the files into `order.out`; the findings."""
     if not order.levels or min(order.levels) < 1:
         raise OptionError(f"--concurrency {order.levels}: give numbers of at least 1, e.g. 1,8,32")
-    a, b = _sides(order)
+    a = sides.parse("--a", order.a, max(order.levels))
+    b = sides.parse("--b", order.b, max(order.levels))
+    if isinstance(a, RecordedSide) and isinstance(b, RecordedSide):
+        raise OptionError(
+            f"--a {order.a} and --b {order.b} are both earlier runs, which cannot be asked; use "
+            "copyspec-eval compare"
+        )
     with journal.alone(order.out / "replies.jsonl"):
         _check_folder(order)
-        facts: dict[Letter, dict[str, Any]] = {"a": a.open(), "b": b.open()}
         asking = Asking(a, b, order.levels, order.out / "replies.jsonl")
-        with _named(asking, order.out):
+        try:
+            facts = {"a": a.open(), "b": b.open()}
             scores = _answered(order, asking)
+        except NoReplyError as error:
+            raise DataError(
+                f"{error}; {asking.num_replies} answers are saved in {order.out}; fix the server "
+                "and repeat the command to resume"
+            ) from error
         result = findings.findings(asking, facts, scores)
         files.write(asking, result, order.out)
     return result
-
-
-def _sides(order: Order) -> tuple[Side, Side]:
-    batch_size = max(order.levels)
-    named = {"--a": order.a, "--b": order.b}
-    both = [sides.parse(option, text, batch_size) for option, text in named.items()]
-    has_local = any(isinstance(side, LocalSide) for side in both)
-    for side in both:
-        if isinstance(side, ServerSide):
-            side.is_chat = not (has_local or order.tokenizer)
-    return both[0], both[1]
 
 
 def _check_folder(order: Order) -> None:
@@ -84,48 +91,56 @@ def _check_folder(order: Order) -> None:
     journal.replace(path, json.dumps(asked, indent=2))
 
 
-@contextmanager
-def _named(asking: Asking, folder: Path) -> Iterator[None]:
-    """Name the side that failed, and what the user does to go on."""
-    try:
-        yield
-    except SideError as error:
-        raise SideError(
-            f"{error}; {asking.num_replies} answers are saved in {folder}; fix the server and "
-            "repeat the command to resume"
-        ) from error
-
-
 def _answered(order: Order, asking: Asking) -> tuple[Scores, Scores]:
-    both = asking.sides["a"], asking.sides["b"]
-    recorded = next((side for side in both if isinstance(side, RecordedSide)), None)
-    if recorded is None:
-        if not order.tasks:
-            raise OptionError("--tasks is missing; give e.g. --tasks mt_bench")
-        render = sides.renderer(both, order.tokenizer)
-        tasks = Tasks(order.tasks, order.limit, order.gen_kwargs, order.runs_code, render)
-        tasks.ask(asking)
+    """Have both sides answer, and judge the answers; the scores of A's and of B's."""
+    both = asking.sides.values()
+    if recorded := [side for side in both if isinstance(side, RecordedSide)]:
+        scores = _answer_recorded(order, asking, recorded[0])
     else:
-        _ask_recorded(order, asking, recorded)
+        scores = _answer_tasks(order, asking)
     asking.measure()
     if order.rescore:
-        rescore(asking, order.rescore)
-    if recorded is None:
-        texts = [(p.question.key, p.a.text, p.b.text) for p in asking.pairs if p.a and p.b]
-        return (
-            tasks.scores({key: text for key, text, _ in texts}),
-            tasks.scores({key: text for key, _, text in texts}),
-        )
-    runs = [side.run if isinstance(side, RecordedSide) else None for side in both]
-    a, b = (run.scores if run else {} for run in runs)
-    return a, b
+        _rescore(asking, order.rescore)
+    return scores
 
 
-def _ask_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> None:
-    """Ask the other side what the earlier run was asked, turn by turn."""
+def _answer_tasks(order: Order, asking: Asking) -> tuple[Scores, Scores]:
+    """Conversations go on from A's answers. Tasks whose programs may not be run get no scores."""
+    if not order.tasks:
+        raise OptionError("--tasks is missing; give e.g. --tasks mt_bench")
+    render = sides.renderer([*asking.sides.values()], order.tokenizer)
+    answered = partial(have_answered, render=render, limit=order.limit, gen_kwargs=order.gen_kwargs)
+
+    def ask(requests: Sequence[Instance]) -> list[str]:
+        questions = [greedy(_key(each), str(each.args[0]), each.args[1]) for each in requests]
+        return [pair.a.text for pair in asking.answer(questions)]
+
+    answered(order.tasks, ask, is_scored=False)
+    names = order.tasks if order.runs_code else without_unsafe(order.tasks)
+
+    def scores(texts: Mapping[AnswerKey, str]) -> Scores:
+        def recall(requests: Sequence[Instance]) -> list[str]:
+            return [texts[_key(request)] for request in requests]
+
+        if not names:
+            return {}
+        return answered(names, recall, is_scored=True, confirm_run_unsafe_code=order.runs_code)
+
+    return (
+        scores({pair.question.key: pair.a.text for pair in asking.pairs}),
+        scores({pair.question.key: pair.b.text for pair in asking.pairs}),
+    )
+
+
+def _key(request: Instance) -> AnswerKey:
+    return AnswerKey(request.task_name or "", request.doc_id or 0, getattr(request, "turn", 1), 0)
+
+
+def _answer_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> tuple[Scores, Scores]:
+    """Ask the other side what the earlier run was asked, turn by turn; nothing is scored."""
     answers = [
         answer
-        for key, answer in sorted(recorded.answers.items())
+        for key, answer in sorted(recorded.run.answers.items())
         if (not order.tasks or key.task in order.tasks)
         and (order.limit is None or key.doc_id < order.limit)
         and key.repeat == 0
@@ -136,15 +151,23 @@ def _ask_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> None:
         raise DataError(f"{recorded.name}: without prompts; run lm_eval with --log_samples")
     for turn in sorted({answer.turn for answer in answers}):
         part = [answer for answer in answers if answer.turn == turn]
-        asking.answer([question(a.key, a.prompt or "", a.gen_kwargs) for a in part])
+        asking.answer([greedy(a.key, a.prompt or "", a.gen_kwargs) for a in part])
+    return {}, {}
 
 
-def exactness_commands(order: Order) -> list[str]:
-    """Lines that offer to name the module in which a local model's steps first differ."""
-    parsed = [sides.parse(name, text, 1) for name, text in (("--a", order.a), ("--b", order.b))]
-    models = [side.pretrained for side in parsed if isinstance(side, LocalSide) and side.is_ours]
-    return [
-        f"which steps are exact here: copyspec-eval exactness {model}"
-        for model in dict.fromkeys(models)
-        if model
-    ]
+def _rescore(asking: Asking, pretrained: str) -> None:
+    """Have model `pretrained` read the pairs that are undecided, and judge them anew."""
+    undecided = {pair.question.key: pair for pair in asking.pairs if pair.verdict.kind == "unknown"}
+    runs = Run(Path(), {}, {}), Run(Path(), {}, {})
+    for key, pair in undecided.items():
+        for run, reply in zip(runs, (pair.a, pair.b), strict=True):
+            prompt, settings = pair.question.prompt, pair.question.settings
+            run.answers[key] = Answer(*key, prompt, "", reply.text, reply.token_ids, settings)
+    for rescored in rescore(compare_answers(*runs), pretrained, ()):
+        difference = rescored.difference
+        if difference is not None:
+            nats = math.inf if difference.margin is None else difference.margin
+            # Of greedy answers the margin is how much likelier the other token is.
+            gap = Gap(difference.position, nats, None, math.exp(-nats))
+            undecided[rescored.key].rescored = gap, difference.noise
+    asking.judge()

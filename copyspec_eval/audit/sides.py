@@ -80,7 +80,7 @@ def renderer(sides: Sequence[Side], tokenizer: str | None) -> Render | None:
         return _of_tokenizer(tokenizer)
     if local is not None:
         return local.render if local.has_template else None
-    return lambda messages, begins: json.dumps(list(messages), ensure_ascii=False)
+    return lambda messages, begins: json.dumps([json.dumps(list(messages))])
 
 
 def _of_tokenizer(name: str) -> Render | None:

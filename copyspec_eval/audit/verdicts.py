@@ -22,11 +22,9 @@ Kind = Literal[
     "stop",  # one answer is the beginning of the other, or only spaces at the ends differ
     "unstable",  # a side differs from itself when asked again, by more than rounding
     "unknown",  # no reading of the place
-    "not_comparable",  # not the same prompt, e.g. after a turn that differs
-    "missing",  # one of two earlier runs has no answer
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-FAULTS: frozenset[Kind] = frozenset({"divergence", "corruption", "stop", "unstable", "missing"})
+FAULTS: frozenset[Kind] = frozenset({"divergence", "corruption", "stop", "unstable"})
 
 LIKELY = 3e-4
 """Probability from which a token is likely: the smallest cutoff suggested for epsilon sampling
@@ -112,24 +110,21 @@ def gap_between(a: Reply, b: Reply, reading: Token | None = None) -> Gap | None:
     position = first_difference(a.text, b.text)
     if position is None:
         return None
-    candidates, start, index = list[Gap](), 0, -1
-    last: tuple[int, int, Token] | None = None
+    candidates, start = list[Gap](), 0
     for index, token in enumerate(a.tokens):
         candidates += _reaching(token, index, b.text[start:], beyond=position - start)
         if not b.text.startswith(a.text[: start + len(token.text)]) or _ends(a, index):
-            last = index, start, token
             break
         start += len(token.text)
-    if last is None and reading is not None:
-        last = index + 1, position, reading
-    if last is None:
-        return None
-    index, start, token = last
+    else:
+        if reading is None:
+            return None
+        index, start, token = len(a.tokens), position, reading
     ended = position == len(b.text) == start
     for name, logprob in token.listed.items():
         is_end = bool(_END.fullmatch(name))
-        fits = is_end if ended else _may_begin(name, b.text[start:])
-        if fits and name != token.name and not (is_end and not ended):
+        fits = is_end if ended else not is_end and _may_begin(name, b.text[start:])
+        if fits and name != token.name:
             candidates.append(_gap(index, token, name, logprob))
     if candidates:
         return min(candidates, key=lambda gap: abs(gap.nats))
@@ -232,7 +227,7 @@ def is_unstable(a: Reply, first: Reply, again: Reply, noise: float | None) -> bo
         if position >= _end_of_token(a, first, differs):
             return False
         position = min(position, differs)
-    departing = [each for each in (first, again) if _departs(a, each, position)]
+    departing = [each for each in (first, again) if first_difference(a.text, each.text) == position]
     kinds = {judge(a, each, noise, gap_between(a, each)).kind for each in departing}
     return bool(kinds - {"near_tie", "unknown"})
 
@@ -244,7 +239,3 @@ def _end_of_token(a: Reply, reply: Reply, start: int) -> int:
     gap = gap_between(a, reply)
     listed = a.tokens[gap.index].listed if gap and gap.index < len(a.tokens) else {" ": 0.0}
     return start + min(1 + (word.start() if word else 0), max(map(len, listed)))
-
-
-def _departs(a: Reply, reply: Reply, position: int) -> bool:
-    return first_difference(a.text, reply.text) == position

@@ -233,7 +233,7 @@ def audit(arguments: argparse.Namespace) -> int:
         return 2
     lines = findings.lines(result, order.out)
     if result["verdict"] != "identical":
-        lines += session.exactness_commands(order)
+        lines += findings.exactness_commands(result)
     _show("\n".join(lines))
     return findings.exit_code(result)
 

@@ -1,5 +1,6 @@
 """lm-eval's tasks, answered by a function instead of a model."""
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,6 +49,30 @@ class _FunctionLM(LM):
         raise OptionError(f"{task}: it asks for no generated answers; choose other --tasks")
 
     loglikelihood_rolling = loglikelihood
+
+
+def chat_of(prompt: str) -> list[Message] | None:
+    """The messages of a prompt for a chat server, as lm-eval logs it; None for a text.
+
+    >>> messages = '[{"role": "user", "content": "Hi"}]'
+    >>> chat_of(json.dumps([messages])), chat_of(messages), chat_of("User: Hi")
+    ([{'role': 'user', 'content': 'Hi'}], None, None)
+    """
+    try:
+        [text] = json.loads(prompt)
+        chat = [{"role": each["role"], "content": each["content"]} for each in json.loads(text)]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return chat or None
+
+
+def rendered(prompt: str, lm: Any) -> str:
+    """The prompt as `lm` reads it, even if a chat server got it as messages."""
+    chat = chat_of(prompt)
+    if chat is None:
+        return prompt
+    begins = chat[-1]["role"] != "assistant"
+    return str(lm.apply_chat_template(chat, add_generation_prompt=begins))
 
 
 def have_answered(

@@ -1,6 +1,5 @@
 """`compare --rescore`: ask the model whether rounding explains where two runs' answers differ."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.harness.answering import rendered
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
@@ -61,7 +61,7 @@ class _RescoringModel:
         assert pair.a is not None, "only answers with the same prompt differ"
         assert pair.b is not None
         settings = {k: v for k, v in pair.a.gen_kwargs.items() if k not in _NEUTRAL}
-        prompt = self._rendered(pair.a.prompt or "")
+        prompt = rendered(pair.a.prompt or "", self._lm)
         instance = Instance("generate_until", {}, (prompt, settings), 0)
         job = self._builder.prepare(Asked(instance, 0, prompt, settings))
         if pair.compared_by == "tokens" and pair.a.token_ids and pair.b.token_ids:
@@ -71,17 +71,6 @@ class _RescoringModel:
         if difference is None:
             return pair
         return replace(pair, status=difference.agreement, difference=difference)
-
-    def _rendered(self, prompt: str) -> str:
-        """The prompt as the model reads it, even if a chat server got it as messages."""
-        try:
-            [text] = json.loads(prompt)
-            messages = json.loads(text)
-            if not all(message.keys() >= {"role", "content"} for message in messages):
-                return prompt
-        except (AttributeError, TypeError, ValueError):
-            return prompt
-        return str(self._lm.apply_chat_template(messages))
 
     def _explain_text(self, job: Prepared, a: Answer, b: Answer) -> Difference | None:
         """The nearest of the differences in tokens that the texts may stand for."""

@@ -2,14 +2,13 @@
 
 import os
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
 from lm_eval.api.instance import Instance
 
 from copyspec_eval.drafters.registry import draft_text
-from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.errors import OptionError, needing, unknown_option
 from copyspec_eval.harness import options
 from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.backends.vllm import modes
@@ -49,16 +48,11 @@ class CopySpecVLLM(TimedLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> TimedLM:
-        if find_spec("vllm") is None:
-            raise OptionError(
-                "copyspec-vllm needs vLLM; pip install 'copyspec-eval[vllm]' in an environment of "
-                "its own"
-            )
+        with needing("vLLM", "copyspec-vllm", "vllm"):
+            from lm_eval.models.vllm_causallms import VLLM
+            from vllm import EngineArgs
         if "pretrained" not in arg_dict:
             raise OptionError("no model given; pass pretrained=NAME")
-        from lm_eval.models.vllm_causallms import VLLM
-        from vllm import EngineArgs
-
         known = set().union(*map(parameters, (CopySpecVLLM, VLLM, EngineArgs))) - {"kwargs"}
         for name in arg_dict:
             if name in ("base", *_OURS):

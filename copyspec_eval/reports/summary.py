@@ -146,7 +146,7 @@ def _rates(values: Floats) -> Floats:
     return numpy.asarray(ratio)
 
 
-def _speedup_statistic(turns: Floats) -> Statistic:
+def speedup_statistic(turns: Floats) -> Statistic:
     return lambda weights: _rates(weights @ turns)
 
 
@@ -169,7 +169,7 @@ def _accepted(source: str, heading: str) -> Metric:
 
 _MORE: dict[str, Any] = {"higher_is_better": True}
 _FAST: dict[str, Any] = {"timed": True, **_MORE}
-_SPEEDUP: dict[str, Any] = {"statistic": _speedup_statistic, **_FAST}
+_SPEEDUP: dict[str, Any] = {"statistic": speedup_statistic, **_FAST}
 _MEDIAN: dict[str, Any] = {"statistic": _median_statistic, **_FAST}
 _SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")

@@ -228,3 +228,5 @@ def test_local_models_and_folders_of_earlier_runs(byte_model, our_questions, tmp
     subprocess.run(program, check=True, capture_output=True)
     assert audit(str(tmp_path / "run"), ours, tmp_path / "folder", "--limit", "2") == 0
     assert result(tmp_path / "folder")["counts"]["identical"] == 4
+    assert audit(str(tmp_path / "run"), str(tmp_path / "run"), tmp_path / "both") == 2
+    assert "use copyspec-eval compare" in capsys.readouterr().err

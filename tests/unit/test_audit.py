@@ -3,7 +3,9 @@
 import json
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
+import numpy
 import pytest
 from engine_server import Engine, EngineServer, logits, ranked
 from hypothesis import given
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from planted_faults import FAULTS, FaultyEngine
 
 from copyspec_eval.audit.asking import Asking, Pair, shares
-from copyspec_eval.audit.replies import Question, Reply, Token
+from copyspec_eval.audit.findings import findings
+from copyspec_eval.audit.replies import Question, Reply, Token, greedy
 from copyspec_eval.audit.server import ServerSide, parsed
 from copyspec_eval.audit.sides import arguments
 from copyspec_eval.audit.verdicts import change, gap_between, is_unstable, judge
@@ -38,9 +41,10 @@ def questions(fault: str = "") -> list[Question]:
             while len(tokens) < 9:
                 tokens.append(ranked(logits(f"<user>{text}<answer>", tokens))[0])
             stops = (tokens[8],)
-        prompt = json.dumps([{"role": "user", "content": text}])
+        prompt = json.dumps([json.dumps([{"role": "user", "content": text}])])
         budget = 10 if "budget" in fault else 60
-        made.append(Question(AnswerKey("t", number, 1, 0), prompt, stops, budget, {}))
+        given = {"until": list(stops), "max_gen_toks": budget}
+        made.append(greedy(AnswerKey("t", number, 1, 0), prompt, given))
     return made
 
 
@@ -104,6 +108,19 @@ def test_a_side_a_that_differs_from_itself_is_unstable(tmp_path):
     assert kinds(asking.pairs, True)["unstable"] >= NUM_HIT - 1
     assert asking.noise is not None
     assert asking.noise < 0.1, "what is no rounding is no noise"
+
+
+def test_where_in_the_answers_they_differ_is_counted_by_quarters(tmp_path):
+    faulty = FaultyEngine("a token twice", NOISE, "bad")
+    asking, _ = audited(Engine(NOISE), faulty, tmp_path, questions())
+    places = [
+        pair.verdict.position / max(len(pair.a.text), len(pair.b.text))
+        for pair in asking.pairs
+        if pair.verdict.position is not None
+    ]
+    where = findings(asking, {"a": {}, "b": {}}, ({}, {}))["where"]
+    assert where["median"] == pytest.approx(median(places))
+    assert where["by_quarter"] == numpy.histogram(places, [0, 0.25, 0.5, 0.75, 1])[0].tolist()
 
 
 def test_without_log_probabilities_a_difference_is_unknown(tmp_path):
@@ -203,17 +220,12 @@ def test_tokens_of_all_forms_of_log_probabilities():
         place("", b""),
     ]
     choice = {"message": {"content": " a😀"}, "logprobs": {"content": chat}}
-    assert [each.text for each in parsed({"choices": [choice]}, True).tokens] == [
-        " a",
-        "",
-        "😀",
-        "",
-    ]
+    assert [each.text for each in parsed({"choices": [choice]}).tokens] == [" a", "", "😀", ""]
     listed = {"tokens": ["\u2581a", "?", "?"], "token_logprobs": [-1, -1, -1], "top_logprobs": None}
     choice = {"text": " a😀", "logprobs": listed | {"text_offset": [7, 9, 9]}}
-    assert [each.text for each in parsed({"choices": [choice]}, False).tokens] == [" a", "", "😀"]
+    assert [each.text for each in parsed({"choices": [choice]}).tokens] == [" a", "", "😀"]
     del listed["top_logprobs"]
-    assert parsed({"choices": [{"text": "b", "logprobs": listed}]}, False).tokens == ()
+    assert parsed({"choices": [{"text": "b", "logprobs": listed}]}).tokens == ()
 
 
 def test_arguments_may_be_json():
@@ -223,3 +235,22 @@ def test_arguments_may_be_json():
         "speculative_config": {"method": "ngram", "n": [1, 2]},
         "enforce_eager": True,
     }
+
+
+def test_drafts_are_read_as_vllm_and_as_llama_cpp_report_them():
+    steps = {"per_step_drafted": [4, 4], "per_step_accepted": [4, 1]}
+    vllm = {"metrics": {"speculative_decoding": steps}, "usage": {"completion_tokens": 8}}
+    for more in (vllm, {"timings": {"draft_n": 8, "draft_n_accepted": 5}}):
+        counts = parsed({"choices": [{"text": "a"}], **more}).counts
+        [drafts] = (counts.drafts or {}).values()
+        assert (drafts.num_drafted, drafts.num_accepted) == (8, 5)
+    assert parsed({"choices": [{"text": "a"}], "timings": {}}).counts.drafts is None
+
+
+def test_a_chats_messages_go_to_the_chat_and_a_text_is_completed():
+    side, key = ServerSide("http://127.0.0.1:1/v1", "M", timeout=5), AnswerKey("t", 0, 1, 0)
+    messages = [{"role": "user", "content": "Hi"}]
+    path, body = side.request(greedy(key, json.dumps([json.dumps(messages)]), {}))
+    assert (path, body["messages"]) == ("chat/completions", messages)
+    path, body = side.request(greedy(key, "Hi", {"until": ["", "."]}))
+    assert (path, body["prompt"], body["stop"]) == ("completions", "Hi", ["."])

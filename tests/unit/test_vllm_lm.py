@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -205,7 +206,7 @@ def test_what_is_refused_before_loading(byte_model: Path, options: str, message:
 
 
 def test_without_vllm_it_says_what_to_install(byte_model: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("copyspec_eval.harness.vllm_lm.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(OptionError, match=r"pip install 'copyspec-eval\[vllm\]'"):
         make(byte_model)
 

@@ -98,10 +98,20 @@ class APIBackend(backends.Backend):
 
 
 def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> backends.TimedAnswer:
+    known: dict[str, Any] = {}
+    if call.started is not None and call.ended is not None:
+        known["latency_seconds"] = call.ended - call.started
+    first = (call.reply.get("metrics") or {}).get("time_to_first_token_ms")
+    if is_alone and first is not None and counts.seconds is not None:
+        known["prefill_seconds"] = prefill = first / 1000
+        known["decode_seconds"] = counts.seconds - prefill
+    return reported(call.reply, replace(counts, **known))
+
+
+def reported(reply: dict[str, Any], counts: TurnCounts) -> backends.TimedAnswer:
     """What a reply reports of its only answer, in the form of OpenAI's servers and of vLLM's."""
-    usage = call.reply.get("usage") or {}
-    metrics = call.reply.get("metrics") or {}
-    [choice, *_] = call.reply.get("choices") or [{}]
+    usage, metrics = reply.get("usage") or {}, reply.get("metrics") or {}
+    [choice, *_] = reply.get("choices") or [{}]
     num_tokens, reason = usage.get("completion_tokens"), choice.get("finish_reason")
     if reason == "stop" and "stop_reason" not in choice:
         reason = None  # an EOS or a stop string
@@ -119,12 +129,6 @@ def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> backends.T
         "drafts": backends.counts_by_source(made) or None,
         "finish_reason": backends.finish_reason_from(reason, choice.get("stop_reason")),
     }
-    if call.started is not None and call.ended is not None:
-        known["latency_seconds"] = call.ended - call.started
-    first = metrics.get("time_to_first_token_ms")
-    if is_alone and first is not None and counts.seconds is not None:
-        known["prefill_seconds"] = prefill = first / 1000
-        known["decode_seconds"] = counts.seconds - prefill
     token_ids = choice.get("token_ids")
     ids = None if token_ids is None else tuple(token_ids)
     return backends.TimedAnswer(replace(counts, **known), ids, attempts=made)
