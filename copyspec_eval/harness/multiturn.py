@@ -6,10 +6,10 @@ lm-eval asks turn 1 of all documents, then turn 2 of all documents, and so on. A
 renders its prompt from the earlier answers when the model reads it.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy
@@ -121,10 +121,9 @@ class MultiTurnTask(ConfigurableTask):
                 f"{self.task_name}: {self.num_turns} turns in a document; give 1 to {MAX_TURNS}"
             )
         scores = {"answered": True} | self.score_names()
-        shown = {metric.name: metric for metric in _SHOWN}
-        self._higher_is_better |= scores | dict.fromkeys(shown, True)
+        self._higher_is_better |= scores | {metric.name: True for metric in _SHOWN}
         self._aggregation_list |= dict.fromkeys(scores, mean)
-        self._aggregation_list |= {name: partial(_over, shown[name]) for name in shown}
+        self._aggregation_list |= {metric.name: partial(_over, metric) for metric in _SHOWN}
         self._rank = 0
         self._reported: set[str] = set()
 
@@ -198,12 +197,10 @@ class MultiTurnTask(ConfigurableTask):
         a rank that lacks one. So the other ranks report all.
         """
         super().apply_filters()
-        if not self._is_scored:
-            return
-        parts = _contributions([each.resps[0] for each in self._instances])
-        figures = {name: self._aggregation_list[name]([parts[name]]) for name in parts}
-        self._reported = {name for name in parts if self._rank or not math.isnan(figures[name])}
-        self.prepare_scores()
+        if self._is_scored:
+            parts = _contributions(each.resps[0] for each in self._instances)
+            self._reported = {name for name in parts if self._rank or parts[name]}
+            self.prepare_scores()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         if not self._is_scored:
@@ -219,12 +216,9 @@ class MultiTurnTask(ConfigurableTask):
         return "bypass" not in self._metric_fn_list
 
 
-Contributions = list[tuple[float, ...] | None]
-"""Of answers to a metric; None without the values that it needs."""
-
-
-def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
-    parts: dict[str, Contributions] = {metric.name: [] for metric in _SHOWN}
+def _contributions(answers: Iterable[object]) -> dict[str, list[tuple[float, ...]]]:
+    """By metric the values of its columns, of the answers that have them."""
+    parts: dict[str, list[tuple[float, ...]]] = {metric.name: [] for metric in _SHOWN}
     for answer in answers:
         record = record_of(answer)
         fields = columns(record) if record else {}
@@ -232,14 +226,13 @@ def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
         is_measured = record is not None and is_of_this_process(record.run_id)
         for metric in _SHOWN:
             values: Any = tuple(fields.get(name) for name in metric.columns)
-            is_known = None not in values and (is_measured or not metric.timed)
-            parts[metric.name].append(values if is_known else None)
+            if None not in values and (is_measured or not metric.timed):
+                parts[metric.name].append(values)
     return parts
 
 
-def _over(metric: Metric, documents: Iterable[Contributions]) -> float:
-    values = [part for parts in documents for part in parts if part is not None]
-    return metric.combine(numpy.array(values, dtype=float)) if values else math.nan
+def _over(metric: Metric, documents: Iterable[list[tuple[float, ...]]]) -> float:
+    return metric.combine(numpy.array([*chain(*documents)], dtype=float))
 
 
 def _generate_until(self: Any, requests: list[Instance]) -> list[str]:
