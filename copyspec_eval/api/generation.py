@@ -183,7 +183,7 @@ def generate(
     chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "delta": delta}
     chosen |= {"store": store, "tree": tree}
     chosen["draft_model"] = None if draft_model is None else type(draft_model).__name__
-    options = python_options(drafter, gamma, exact, **chosen)
+    [options] = parse_arms(draft_options(drafter, gamma, **chosen), exact=exact)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
@@ -241,16 +241,6 @@ def model_and_tokenizer(
         with loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
             named = hf.AutoTokenizer.from_pretrained(model_path(named))
     return model, named
-
-
-def python_options(
-    drafter: str | None, gamma: int | None, exact: bool, **others: Any
-) -> types.DraftOptions:
-    """As `draft_options`, checked; `store` is a switch here."""
-    options = draft_options(drafter, gamma, **others)
-    if options.store_paths:
-        raise OptionError(f"store must be True or False, got {options.store!r}")
-    return parse_arms(options, exact=exact)[0]
 
 
 def _answer(
