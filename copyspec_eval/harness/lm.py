@@ -257,9 +257,6 @@ class CopySpecLM(HFLM):
         if self._store_paths:
             settings["store"] = store_text(self._store_paths)
             settings["store_sha256"] = self._earlier.digest
-
-        def processors(requested: dict[str, Any]) -> list[str]:
-            return sorted(set(self._builder.processor_names(requested)))
-
-        given, how = self._arguments, {"backend": "copyspec", "batch_size": self.batch_size}
+        given, processors = self._arguments, self._builder.processor_names
+        how = {"backend": "copyspec", "batch_size": self.batch_size}
         return run_spec(self, self.pretrained, given, asked, processors, settings, **how)

@@ -176,15 +176,10 @@ class MultiTurnTask(ConfigurableTask):
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
     ) -> list[TurnInstance]:
-        if len(turns := self.user_turns(doc)) != self.num_turns:
-            raise DataError(
-                f"{self.task_name}: document {metadata[1]} has {len(turns)} turns, the first has "
-                f"{self.num_turns}; give every document the same number"
-            )
         description = self.resolve_field(doc, self.config.description)
         system = "\n\n".join(filter(None, (ctx, description)))
         requests: list[TurnInstance] = []
-        for question in turns:
+        for question in self.user_turns(doc):
             previous = requests[-1] if requests else None
             settings = deepcopy(self.config.generation_kwargs)
             requests.append(self.new_request(doc, question, previous, settings, metadata, system))
