@@ -103,6 +103,8 @@ class MultiTurnTask(ConfigurableTask):
     the run.
     """
 
+    new_request: Callable[..., TurnInstance] = TurnInstance
+
     def __init__(self, config: dict[str, Any]) -> None:
         # lm-eval leaves in the key that named this class. Without the others it would add metrics
         # of its own, and take --num_fewshot where the file gives no number.
@@ -147,9 +149,6 @@ class MultiTurnTask(ConfigurableTask):
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
         """The task's own figures of one document's answers, in order of turn."""
         return {}
-
-    def new_request(self, *args: Any) -> TurnInstance:
-        return TurnInstance(*args)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self.dataset = {"test": Dataset.from_list(self.documents(dict(dataset_kwargs or {})))}
