@@ -24,9 +24,10 @@ from copyspec_eval.session.session import Arm, Session, one_at_a_time
 from copyspec_eval.session.settings import draft_options, parse_arms
 from copyspec_eval.types import FinishReason
 
-_KNOWN = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
-# What transformers prepares for its own forwards.
-_KNOWN |= {"cache_position", "logits_to_keep", "use_cache"}
+_KNOWN = {
+    *("attention_mask", "position_ids", "past_key_values", "cache_params"),
+    *("cache_position", "logits_to_keep", "use_cache"),  # for transformers' own forwards
+}
 
 
 def custom_generate(

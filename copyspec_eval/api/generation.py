@@ -184,8 +184,9 @@ def generate(
     chosen |= {"store": store, "tree": tree}
     chosen["draft_model"] = None if draft_model is None else type(draft_model).__name__
     [options] = parse_arms(draft_options(drafter, gamma, **chosen), exact=exact)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
+    for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+        if not isinstance(value, int) or value < 1:
+            raise OptionError(f"{name} must be at least 1, got {value!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
     if prompts is None:
         raise RequestError("there are no prompts; pass prompts=TEXT or a list")
@@ -194,8 +195,6 @@ def generate(
     decode: Any = partial(tokenizer.decode, skip_special_tokens=False)
     for name in settings.keys() & _INSTEAD.keys():
         raise RequestError(f"{name} is not supported; use {_INSTEAD[name]} instead")
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise RequestError(f"max_new_tokens must be at least 1, got {max_new_tokens!r}")
     builder, on_commit = SequenceBuilder(tokenizer.pad_token_id, decode), put_to(streamer)
     requests = [
         builder.build(model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit)
