@@ -21,7 +21,7 @@ from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
 from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session, one_at_a_time
-from copyspec_eval.session.settings import draft_options, parse_arms
+from copyspec_eval.session.settings import check_bool, draft_options, parse_arms
 from copyspec_eval.types import FinishReason
 
 _KNOWN = {
@@ -80,7 +80,8 @@ def custom_generate(
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt, not {len(prompts)}; leave it out")
-    chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "store": store, "tree": tree}
+    chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "tree": tree}
+    chosen["store"] = check_bool("store", store)
     [options] = parse_arms(draft_options(drafter, gamma, **chosen))
     is_sampling = generation_config.do_sample
     replay = MultinomialReplay(len(prompts), input_ids.device) if is_sampling else None

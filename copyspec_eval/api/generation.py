@@ -20,7 +20,7 @@ from copyspec_eval.records import SpanCharacters, segments
 from copyspec_eval.session.loading import loading
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model, one_at_a_time
-from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
+from copyspec_eval.session.settings import check_bool, draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -181,7 +181,7 @@ def generate(
             a prompt is empty or leaves no room for an answer. Each message is one line.
     """
     chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "delta": delta}
-    chosen |= {"store": store, "tree": tree}
+    chosen |= {"store": check_bool("store", store), "tree": tree}
     chosen["draft_model"] = None if draft_model is None else type(draft_model).__name__
     [options] = parse_arms(draft_options(drafter, gamma, **chosen), exact=exact)
     for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):

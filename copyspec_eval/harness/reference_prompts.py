@@ -5,6 +5,9 @@ HumanEval and MBPP are EvalPlus's.
 """
 
 import ast
+import functools
+import inspect
+import re
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +19,6 @@ from copyspec_eval.sources import read_as_published
 GSM8K_FILE, CNN_DAILYMAIL_FILE = "reference/cp_gsm.py", "reference/evaluate_cnn.py"
 # Line and column of each prompt: the files' hashes are known, so nothing in them moves.
 _GSM8K_PROMPTS, _SUMMARY_PROMPT = ((160, 8), (211, 48), (251, 48)), (94, 12)
-EVALPLUS_PREFIXES = (
-    "Please provide a self-contained Python script that solves the following problem in a markdown "
-    "code block:",
-    "Below is a Python script with a self-contained function that solves the problem and passes "
-    "corresponding tests:",
-)
-"""What EvalPlus writes before a problem and at the beginning of the answer.
-
-Source: `run_codegen` in `evalplus/codegen.py` of EvalPlus 0.3.1, Apache-2.0.
-"""
 
 
 def is_reference(dataset_kwargs: Mapping[str, Any]) -> bool:
@@ -72,7 +65,16 @@ def evalplus_prompt(problem: str, chat_template: ChatTemplate, system: str = "")
         return rendered
 
     tokenizer = SimpleNamespace(apply_chat_template=render, chat_template=chat_template)
-    return str(make_raw_chat_prompt(problem, *EVALPLUS_PREFIXES, tokenizer))
+    return str(make_raw_chat_prompt(problem, *evalplus_prefixes(), tokenizer))
+
+
+@functools.cache
+def evalplus_prefixes() -> list[str]:
+    """EvalPlus's text before a problem, and its beginning of the model's answer."""
+    from evalplus.codegen import run_codegen
+
+    # Those after the first two belong to other benchmarks.
+    return re.findall(r'_prefix = "(.*)"', inspect.getsource(run_codegen))[:2]
 
 
 def stops(benchmark: str | None) -> list[str]:

@@ -179,6 +179,7 @@ def test_nothing_keeps_a_model_alive(byte_model: Path) -> None:
         ({"max_length": 9}, "use max_new_tokens"),
         ({"cache_implementation": "quantized"}, "cache_implementation='quantized'"),
         ({"store": "runs/base"}, "store must be true"),
+        ({"store": ("runs/base",)}, "store must be true"),
     ],
 )
 def test_options_that_are_refused(ask: Any, options: dict[str, Any], message: str) -> None:
