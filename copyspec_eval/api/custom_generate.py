@@ -13,7 +13,7 @@ from transformers.generation.logits_process import LogitsProcessor, LogitsProces
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.generation import put_to, python_options
+from copyspec_eval.api.generation import put_to
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.decoding.stopping import StopRule
@@ -21,11 +21,13 @@ from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
 from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session, one_at_a_time
+from copyspec_eval.session.settings import check_bool, draft_options, parse_arms
 from copyspec_eval.types import FinishReason
 
-_KNOWN = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
-# What transformers prepares for its own forwards.
-_KNOWN |= {"cache_position", "logits_to_keep", "use_cache"}
+_KNOWN = {
+    *("attention_mask", "position_ids", "past_key_values", "cache_params"),
+    *("cache_position", "logits_to_keep", "use_cache"),  # for transformers' own forwards
+}
 
 
 def custom_generate(
@@ -72,13 +74,15 @@ def custom_generate(
     caller = sys._getframe(1)
     arguments = caller.f_locals if caller.f_code.co_name == "generate" else {}
     _check_inputs({**model_kwargs, "assistant_model": arguments.get("assistant_model")})
-    prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
-    _check_positions(model_kwargs.get("position_ids"), prompts)
+    prompts = _prompts(
+        input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
+    )
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt, not {len(prompts)}; leave it out")
-    switches = {"store": store, "tree": tree}
-    options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
+    chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "tree": tree}
+    chosen["store"] = check_bool("store", store)
+    [options] = parse_arms(draft_options(drafter, gamma, **chosen))
     is_sampling = generation_config.do_sample
     replay = MultinomialReplay(len(prompts), input_ids.device) if is_sampling else None
     is_wanted = generation_config.output_scores or generation_config.output_logits
@@ -117,43 +121,36 @@ def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
             )
 
 
-def _prompts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:
-    """Each row's tokens without the padding on their left."""
+def _prompts(
+    input_ids: torch.Tensor, mask: torch.Tensor | None, position_ids: torch.Tensor | None
+) -> list[list[int]]:
+    """Each row's tokens without the padding on their left.
+
+    Where they are given, the mask has to mark just these, and positions, `[…, rows or 1, columns]`,
+    to count them from 0.
+    """
     if not input_ids.numel():
         raise RequestError("input_ids are empty; pass a prompt of at least one token")
     if mask is None:
-        return input_ids.tolist()
-    if mask.shape != input_ids.shape:
+        mask = torch.ones_like(input_ids)
+    lengths = mask.sum(-1, keepdim=True, dtype=torch.int64)
+    columns = input_ids.shape[1]
+    counted = torch.arange(-columns, 0, device=lengths.device) + lengths
+    is_token = counted >= 0
+    if mask.shape != input_ids.shape or not lengths.all() or not (mask == is_token).all():
         raise RequestError(
-            f"attention_mask has the shape {tuple(mask.shape)}, but input_ids have "
-            f"{tuple(input_ids.shape)}; pass one mask value per token"
+            "attention_mask is not, in each row, zeros for padding followed by a one for each "
+            "token; pad prompts on the left, and leave rows without a token out"
         )
-    others = mask[(mask != 0) & (mask != 1)]
-    if others.numel():
-        raise RequestError(
-            f"attention_mask holds {others[0].item()}; use 1 for a token and 0 for padding"
-        )
-    is_token = mask.bool()
-    for number, length in enumerate(is_token.sum(-1).tolist()):
-        if not length:
-            raise RequestError(f"row {number} of attention_mask has no token; leave the row out")
-        if not is_token[number, -length:].all():
-            raise RequestError("attention_mask has zeros after a token; pad prompts on the left")
-    return [row[tokens].tolist() for row, tokens in zip(input_ids, is_token, strict=True)]
-
-
-def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequence[int]]) -> None:
-    """Accept positions, `[…, rows or 1, columns]`, that count each row's tokens from 0."""
-    if position_ids is None:
-        return
-    num_columns, device = position_ids.shape[-1], position_ids.device
-    lengths = torch.tensor(list(map(len, prompts)), device=device)
-    counted = torch.arange(-num_columns, 0, device=device) + lengths[:, None]
-    if num_columns < max(lengths) or not ((position_ids == counted) | (counted < 0)).all():
+    if position_ids is not None and (
+        position_ids.shape[-1] != columns or not ((position_ids == counted) | ~is_token).all()
+    ):
         raise RequestError(
             "position_ids do not count each prompt's tokens from 0; leave them out, or "
             "custom_generate"
         )
+    rows = zip(input_ids.tolist(), lengths.flatten().tolist(), strict=True)
+    return [tokens[-length:] for tokens, length in rows]
 
 
 def _output(

@@ -20,7 +20,7 @@ from copyspec_eval.records import SpanCharacters, segments
 from copyspec_eval.session.loading import loading
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model, one_at_a_time
-from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
+from copyspec_eval.session.settings import check_bool, draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -181,11 +181,12 @@ def generate(
             a prompt is empty or leaves no room for an answer. Each message is one line.
     """
     chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "delta": delta}
-    chosen |= {"store": store, "tree": tree}
+    chosen |= {"store": check_bool("store", store), "tree": tree}
     chosen["draft_model"] = None if draft_model is None else type(draft_model).__name__
-    options = python_options(drafter, gamma, exact, **chosen)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
+    [options] = parse_arms(draft_options(drafter, gamma, **chosen), exact=exact)
+    for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+        if not isinstance(value, int) or value < 1:
+            raise OptionError(f"{name} must be at least 1, got {value!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
     if prompts is None:
         raise RequestError("there are no prompts; pass prompts=TEXT or a list")
@@ -194,8 +195,6 @@ def generate(
     decode: Any = partial(tokenizer.decode, skip_special_tokens=False)
     for name in settings.keys() & _INSTEAD.keys():
         raise RequestError(f"{name} is not supported; use {_INSTEAD[name]} instead")
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise RequestError(f"max_new_tokens must be at least 1, got {max_new_tokens!r}")
     builder, on_commit = SequenceBuilder(tokenizer.pad_token_id, decode), put_to(streamer)
     requests = [
         builder.build(model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit)
@@ -241,16 +240,6 @@ def model_and_tokenizer(
         with loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
             named = hf.AutoTokenizer.from_pretrained(model_path(named))
     return model, named
-
-
-def python_options(
-    drafter: str | None, gamma: int | None, exact: bool, **others: Any
-) -> types.DraftOptions:
-    """As `draft_options`, checked; `store` is a switch here."""
-    options = draft_options(drafter, gamma, **others)
-    if options.store_paths:
-        raise OptionError(f"store must be True or False, got {options.store!r}")
-    return parse_arms(options, exact=exact)[0]
 
 
 def _answer(

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -53,10 +53,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    try:
-        installed = version("copyspec-eval")
-    except PackageNotFoundError:
-        installed = "(not installed)"
+    installed = version("copyspec-eval")
     what = "Measure and verify CopySpec speculative decoding in lm-evaluation-harness."
     parser = _Parser(prog="copyspec-eval", description=what, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {installed}")

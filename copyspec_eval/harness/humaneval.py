@@ -5,6 +5,7 @@ import importlib
 import json
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -41,8 +42,9 @@ _PLUS_FIELDS = _FIELDS | {"base_input": (list,), "plus_input": (list,), "atol": 
 class ProblemInstance(TurnInstance):
     """The request for one problem: a question in a chat, otherwise code to continue."""
 
-    benchmark: Benchmark
-    is_reference: bool
+    def __init__(self, benchmark: Benchmark, is_reference: bool, *args: Any) -> None:
+        super().__init__(*args)
+        self.benchmark, self.is_reference = benchmark, is_reference
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
@@ -90,7 +92,7 @@ class EvalPlusTask(MultiTurnTask):
         """The problems without their tests, which fit no table."""
         with needing("EvalPlus", f"the task {self.benchmark}_evalplus", "humaneval"):
             importlib.import_module("evalplus")
-        self._is_reference = is_reference(dataset_kwargs)
+        self.new_request = partial(ProblemInstance, self.benchmark, is_reference(dataset_kwargs))
         self._problems = _problems(self.benchmark)
         return [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
 
@@ -99,11 +101,6 @@ class EvalPlusTask(MultiTurnTask):
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(doc["canonical_solution"])
-
-    def new_request(self, *args: Any) -> TurnInstance:
-        request = ProblemInstance(*args)
-        request.benchmark, request.is_reference = self.benchmark, self._is_reference
-        return request
 
     def score_names(self) -> dict[str, bool]:
         return {"pass@1_base": True, "pass@1_plus": True}

@@ -1,5 +1,6 @@
 """The model that `lm_eval --model copyspec` creates: lm-eval's `hf`, with generation replaced."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +13,6 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft, store_text
 from copyspec_eval.errors import ModelError, OptionError
@@ -33,7 +33,6 @@ from copyspec_eval.types import Generation
 
 _AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
 _USUAL_DRAFT = 15  # tokens; few drafts are longer
-_NOT_OURS = ("self", "pretrained", "kwargs")  # of the constructor; lm-eval's are recorded by it
 
 
 class CopySpecLM(HFLM):
@@ -64,8 +63,6 @@ class CopySpecLM(HFLM):
         prefix_cache: int | str = "2GB",
         **kwargs: Any,
     ) -> None:
-        # Whatever is declared here is recorded, in `_spec`: nothing has to be remembered there.
-        self._settings = {name: value for name, value in locals().items() if name not in _NOT_OURS}
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
@@ -87,7 +84,7 @@ class CopySpecLM(HFLM):
         self._builder = requests.RequestBuilder(self, self._earlier)
         self._recorders = [RunRecorder(self.rank, self.world_size) for _ in self._options]
         self._arms: list[Arm] = []
-        self._session: Session | None = None
+        self._groups = itertools.count()  # of paired answers
         self._warm = False
 
     def _load(self, pretrained: Any, kwargs: dict[str, Any]) -> None:
@@ -133,7 +130,7 @@ class CopySpecLM(HFLM):
         engine: Any
         engine, *others = (session.engine(arm, batch_size) for arm in self._arms)
         if self._paired:
-            caches = self._baseline_cache, session.groups
+            caches = self._baseline_cache, self._groups
             engine = PairedEngine(session.model, [engine, *others], *caches)
         sequences = [job.sequence for job in jobs]
         engine.check(sequences)
@@ -168,22 +165,19 @@ class CopySpecLM(HFLM):
 
     def prepare(self) -> Session:
         """The session of the model as it is now, e.g. with an adapter that is new in it."""
+        rows: Any = {"rows": self._rows or 2, "needs_rows": self._rows is not None}
         with self._autocast():
-            if self._session and self._session.model is model_copy(self.model).model:
-                return self._session
-            rows: Any = {"rows": self._rows or 2, "needs_rows": self._rows is not None}
             session = Session(self.model, self.tokenizer, self._options, exact=self._exact, **rows)
-        if session.reason:
-            logger.warning(
-                f"{session.reason}: the model's own attention and cache are used, one request at a "
-                "time, without the prefix cache"
-            )
-            self._prefix_bytes = 0
-        self._session = session
-        self._arms = self._arms or self._load_arms()
+        self._arms = self._arms or self._load_arms(session.reason)
         return session
 
-    def _load_arms(self) -> list[Arm]:
+    def _load_arms(self, reason: str) -> list[Arm]:
+        if reason:
+            logger.warning(
+                f"{reason}: the model's own attention and cache are used, one request at a time, "
+                "without the prefix cache"
+            )
+            self._prefix_bytes = 0
         # Arms that shared a cache would find in it what another arm had read.
         num_caches = len(self._options) + self._paired
         num_bytes = self._prefix_bytes // num_caches
@@ -248,24 +242,21 @@ class CopySpecLM(HFLM):
     def _spec(self, session: Session, arm: Arm, asked: list[Asked], batch_size: int) -> RunSpec:
         mode = session.mode(batch_size)
         is_ours = session.cache == "copyspec" and kernels.serve(self.model)
-        settings = self._settings | asdict(arm.options)
-        settings |= {
-            "num_draft_tokens": longest_draft(arm.options),
-            "steps": mode.name if mode else "any",
+        settings = {
+            "exact": self._exact,
             "paired": self._paired,
             "prefix_cache": self._prefix_bytes,
+            **asdict(arm.options),
+            "num_draft_tokens": longest_draft(arm.options),
+            "steps": mode.name if mode else "any",
             "cache": session.cache,
             "kernels": "copyspec" if is_ours else "torch",
         }
-        del settings["arms"]  # as it was given; a single arm is in the drafting options
-        if len(self._options) > 1:
+        if len(self._options) > 1:  # a single arm is in the drafting options
             settings["arms"] = [each.label for each in self._options]
         if self._store_paths:
             settings["store"] = store_text(self._store_paths)
             settings["store_sha256"] = self._earlier.digest
-
-        def processors(requested: dict[str, Any]) -> list[str]:
-            return sorted(set(self._builder.processor_names(requested)))
-
-        given, how = self._arguments, {"backend": "copyspec", "batch_size": self.batch_size}
+        given, processors = self._arguments, self._builder.processor_names
+        how = {"backend": "copyspec", "batch_size": self.batch_size}
         return run_spec(self, self.pretrained, given, asked, processors, settings, **how)

@@ -6,10 +6,10 @@ lm-eval asks turn 1 of all documents, then turn 2 of all documents, and so on. A
 renders its prompt from the earlier answers when the model reads it.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy
@@ -103,6 +103,8 @@ class MultiTurnTask(ConfigurableTask):
     the run.
     """
 
+    new_request: Callable[..., TurnInstance] = TurnInstance
+
     def __init__(self, config: dict[str, Any]) -> None:
         # lm-eval leaves in the key that named this class. Without the others it would add metrics
         # of its own, and take --num_fewshot where the file gives no number.
@@ -121,10 +123,9 @@ class MultiTurnTask(ConfigurableTask):
                 f"{self.task_name}: {self.num_turns} turns in a document; give 1 to {MAX_TURNS}"
             )
         scores = {"answered": True} | self.score_names()
-        shown = {metric.name: metric for metric in _SHOWN}
-        self._higher_is_better |= scores | dict.fromkeys(shown, True)
+        self._higher_is_better |= scores | {metric.name: True for metric in _SHOWN}
         self._aggregation_list |= dict.fromkeys(scores, mean)
-        self._aggregation_list |= {name: partial(_over, shown[name]) for name in shown}
+        self._aggregation_list |= {metric.name: partial(_over, metric) for metric in _SHOWN}
         self._rank = 0
         self._reported: set[str] = set()
 
@@ -148,9 +149,6 @@ class MultiTurnTask(ConfigurableTask):
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
         """The task's own figures of one document's answers, in order of turn."""
         return {}
-
-    def new_request(self, *args: Any) -> TurnInstance:
-        return TurnInstance(*args)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self.dataset = {"test": Dataset.from_list(self.documents(dict(dataset_kwargs or {})))}
@@ -177,15 +175,10 @@ class MultiTurnTask(ConfigurableTask):
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
     ) -> list[TurnInstance]:
-        if len(turns := self.user_turns(doc)) != self.num_turns:
-            raise DataError(
-                f"{self.task_name}: document {metadata[1]} has {len(turns)} turns, the first has "
-                f"{self.num_turns}; give every document the same number"
-            )
         description = self.resolve_field(doc, self.config.description)
         system = "\n\n".join(filter(None, (ctx, description)))
         requests: list[TurnInstance] = []
-        for question in turns:
+        for question in self.user_turns(doc):
             previous = requests[-1] if requests else None
             settings = deepcopy(self.config.generation_kwargs)
             requests.append(self.new_request(doc, question, previous, settings, metadata, system))
@@ -198,12 +191,10 @@ class MultiTurnTask(ConfigurableTask):
         a rank that lacks one. So the other ranks report all.
         """
         super().apply_filters()
-        if not self._is_scored:
-            return
-        parts = _contributions([each.resps[0] for each in self._instances])
-        figures = {name: self._aggregation_list[name]([parts[name]]) for name in parts}
-        self._reported = {name for name in parts if self._rank or not math.isnan(figures[name])}
-        self.prepare_scores()
+        if self._is_scored:
+            parts = _contributions(each.resps[0] for each in self._instances)
+            self._reported = {name for name in parts if self._rank or parts[name]}
+            self.prepare_scores()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         if not self._is_scored:
@@ -219,12 +210,9 @@ class MultiTurnTask(ConfigurableTask):
         return "bypass" not in self._metric_fn_list
 
 
-Contributions = list[tuple[float, ...] | None]
-"""Of answers to a metric; None without the values that it needs."""
-
-
-def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
-    parts: dict[str, Contributions] = {metric.name: [] for metric in _SHOWN}
+def _contributions(answers: Iterable[object]) -> dict[str, list[tuple[float, ...]]]:
+    """By metric the values of its columns, of the answers that have them."""
+    parts: dict[str, list[tuple[float, ...]]] = {metric.name: [] for metric in _SHOWN}
     for answer in answers:
         record = record_of(answer)
         fields = columns(record) if record else {}
@@ -232,14 +220,13 @@ def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
         is_measured = record is not None and is_of_this_process(record.run_id)
         for metric in _SHOWN:
             values: Any = tuple(fields.get(name) for name in metric.columns)
-            is_known = None not in values and (is_measured or not metric.timed)
-            parts[metric.name].append(values if is_known else None)
+            if None not in values and (is_measured or not metric.timed):
+                parts[metric.name].append(values)
     return parts
 
 
-def _over(metric: Metric, documents: Iterable[Contributions]) -> float:
-    values = [part for parts in documents for part in parts if part is not None]
-    return metric.combine(numpy.array(values, dtype=float)) if values else math.nan
+def _over(metric: Metric, documents: Iterable[list[tuple[float, ...]]]) -> float:
+    return metric.combine(numpy.array([*chain(*documents)], dtype=float))
 
 
 def _generate_until(self: Any, requests: list[Instance]) -> list[str]:

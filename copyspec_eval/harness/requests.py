@@ -63,7 +63,7 @@ class RequestBuilder(SequenceBuilder):
         """Names of `model.generate`'s logits processors, also in modes that are not supported."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
         _, processors = self.prepared(self._lm.model, settings, 1, max_gen_toks, is_checked=False)
-        return [type(processor).__name__ for processor in processors]
+        return sorted({type(processor).__name__ for processor in processors})
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
         given = gen_kwargs.get("until", [])

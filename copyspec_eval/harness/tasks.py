@@ -5,6 +5,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ class QuestionFileTask(MultiTurnTask):
                 f"{self.config.task}: dataset_kwargs {dataset_kwargs!r}; give questions: FILE, and "
                 "prompts: fastchat or nothing else"
             )
-        self._template = template_of_run(self.config.metadata or {}) if prompts else ""
+        if prompts:
+            template = template_of_run(self.config.metadata or {})
+            self.new_request = partial(FastChatInstance, template)
         path = sources.locate(name) if name in sources.FILES else Path(name).expanduser()
         if not path.is_file():
             raise DataError(
@@ -70,13 +73,6 @@ class QuestionFileTask(MultiTurnTask):
                 f"one of {', '.join(file for file in sources.FILES if 'question' in file)}"
             )
         return [dict(question) for question in sources.read_questions(path)]
-
-    def new_request(self, *args: Any) -> TurnInstance:
-        if not self._template:
-            return super().new_request(*args)
-        request = FastChatInstance(*args)
-        request.template = self._template
-        return request
 
 
 def template_of_run(metadata: Mapping[str, Any]) -> str:
@@ -108,7 +104,9 @@ class FastChatInstance(TurnInstance):
     Earlier answers are put in as the reference does: cut at the template's stop string, stripped.
     """
 
-    template: str
+    def __init__(self, template: str, *args: Any) -> None:
+        super().__init__(*args)
+        self.template = template
 
     def prompt(self) -> str:
         from fastchat.conversation import get_conv_template

@@ -1,6 +1,5 @@
 """A loaded model that decodes: whose cache serves it, how it is exact, and its engines."""
 
-import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -79,7 +78,6 @@ class Session:
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
         self._tokenizer, self._options, self._exact = tokenizer, options, exact
-        self.groups = itertools.count()  # of paired answers, over all calls of a run
 
     def prefix_cache(self, num_bytes: int) -> PrefixCache | None:
         if not num_bytes or self.reason:

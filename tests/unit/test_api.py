@@ -179,6 +179,7 @@ def test_nothing_keeps_a_model_alive(byte_model: Path) -> None:
         ({"max_length": 9}, "use max_new_tokens"),
         ({"cache_implementation": "quantized"}, "cache_implementation='quantized'"),
         ({"store": "runs/base"}, "store must be true"),
+        ({"store": ("runs/base",)}, "store must be true"),
     ],
 )
 def test_options_that_are_refused(ask: Any, options: dict[str, Any], message: str) -> None:
@@ -331,10 +332,10 @@ MASK = padded(2)["attention_mask"]
         ({"drafter": "suffixx"}, "did you mean 'suffix'"),
         ({"token_type_ids": torch.zeros(1, 5, dtype=torch.long)}, "token_type_ids"),
         ({"assistant_model": tiny_model("llama")}, "assistant_model"),
-        ({"attention_mask": MASK.flip(-1)}, "on the left"),
-        ({"attention_mask": MASK * MASK.new([[1], [0]])}, "row 1 of attention_mask has no token"),
-        ({"attention_mask": 2 * MASK}, "attention_mask holds 2; "),
-        ({"attention_mask": MASK[:, 1:]}, r"attention_mask has the shape \(2, 17\)"),
+        ({"attention_mask": MASK.flip(-1)}, "attention_mask is not, .* pad prompts on the left"),
+        ({"attention_mask": MASK * MASK.new([[1], [0]])}, "leave rows without a token out"),
+        ({"attention_mask": 2 * MASK}, "attention_mask is not, in each row, zeros .* by a one"),
+        ({"attention_mask": MASK[:, 1:]}, "followed by a one for each token"),
         ({"position_ids": MASK.cumsum(-1)}, "position_ids"),
         ({"position_ids": torch.arange(18)[None]}, "position_ids"),
         ({"stopping_criteria": [Even()]}, r"\(Even\) are for one prompt; input_ids have 2"),

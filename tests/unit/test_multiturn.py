@@ -191,14 +191,6 @@ def config(**changes: Any) -> dict[str, Any]:
     return {"task": "mt_bench", "class": QuestionFileTask, **rest, **changes}
 
 
-def test_documents_of_another_length_are_refused_on_the_rank_that_has_them():
-    task: Any = QuestionFileTask(config())
-    task.user_turns = lambda doc: ["a"] * (2 if doc["question_id"] == 81 else 3)
-    task.build_all_requests(limit=1)
-    with pytest.raises(DataError, match="document 1 has 3 turns, the first has 2; give every"):
-        task.build_all_requests()
-
-
 @pytest.mark.parametrize("change", [{"repeats": 2}, {"num_fewshot": 3}, {"gen_prefix": "Sure"}])
 def test_settings_that_do_not_go_with_turns(change):
     [name] = change
