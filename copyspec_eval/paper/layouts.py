@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
@@ -43,8 +42,12 @@ _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
 class Answered(NamedTuple):
     run: PlannedRun
-    folder: Path
     board: Leaderboard
+
+    @property
+    def name(self) -> str:
+        """That of its task in the paper."""
+        return TASKS[self.run.task].name
 
     def line(self, **drafting: Any) -> Any:
         settings = self.board.settings[[f"drafting.{name}" for name in drafting]]
@@ -151,7 +154,7 @@ def main_results(runs: Sequence[Answered]) -> Table:
         f"{TASKS[task].name}, turn {turn}: the paper's best speed-up is {best}"
         for (task, turn), best in _BEST_SPEEDUPS.items()
     ]
-    names = [TASKS[answered.run.task].name for answered in in_order]
+    names = [answered.name for answered in in_order]
     return Table(["variant", "metric", *names], rows, [*notes, _SOURCE])
 
 
@@ -169,9 +172,9 @@ def categories(runs: Sequence[Answered]) -> Table:
     columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, *_ENDED, score)
     rows: _Rows = []
     for each in runs:
-        name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
+        line = each.line(drafter="copyspec")
         for category in each.categories(line):
-            rows.append([name, category or "average", *each.cells(line, columns, category)])
+            rows.append([each.name, category or "average", *each.cells(line, columns, category)])
     best = _BEST_SPEEDUPS[plan.MT_REDUNDANT, 2]
     notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", _SOURCE]
     return Table(["data set", "category", *_headers(columns)], rows, notes)
@@ -200,7 +203,7 @@ def _rows_by(runs: Sequence[Answered], setting: str, label: str) -> _Rows:
     for each in runs:
         values = each.board.settings[f"drafting.{setting}"].astype(int).sort_values()
         labels = {line: label.format(value) for line, value in values.items()}
-        rows += [[TASKS[each.run.task].name, *row] for row in _arm_rows(each, labels, _ARM)]
+        rows += [[each.name, *row] for row in _arm_rows(each, labels, _ARM)]
     return rows
 
 
@@ -218,18 +221,18 @@ def draft_models(runs: Sequence[Answered]) -> Table:
         alone = each.line(drafter="none")
         copying = [each.line(drafter="copyspec", gamma=gamma) for gamma in (3, 5)]
         lines = [alone, alone, *copying, *copying[:1] * len(_ENDED)] * 2
-        name, delta = TASKS[each.run.task].name, each.board.settings.at[alone, "drafting.delta"]
+        delta = each.board.settings.at[alone, "drafting.delta"]
         for category in each.categories(alone):
             cells = [
                 column.cell(each.figures(line, column.turn, category))
                 for line, column in zip(lines, columns, strict=True)
             ]
-            rows.append([name, str(delta), category or "average", *cells])
+            rows.append([each.name, str(delta), category or "average", *cells])
         for turn in (1, 2):
             fast, slow = (each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone))
             gain = f"{fast / slow - 1:+.0%} over the draft model alone"
             notes.append(
-                f"{name}, δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}"
+                f"{each.name}, δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}"
             )
     notes.append(f"the paper has {_COPYING_OVER_DRAFT_MODEL:+.0%} on turn 2, on average")
     return Table(["data set", "δ", "category", *_headers(columns)], rows, notes)
@@ -271,13 +274,13 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
     rows: list[list[object]] = []
     for each in runs:
         by_document: dict[int, list[str]] = {}  # all questions, then all answers
-        for answer in read_run(each.folder).answers.values():
+        for answer in read_run(each.run.folder).answers.values():
             questions = " ".join((answer.doc or {})["turns"])
             by_document.setdefault(answer.doc_id, [questions]).append(answer.text)
         texts = [" ".join(parts).split() for parts in by_document.values()]
         for gamma in _SIMILARITY_GAMMAS:
             similarity = mean_similarity(texts, gamma)
-            rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
+            rows.append([each.name, str(gamma), f"{similarity:.4f}"])
     notes = [
         "As in the paper's `find_best_k`: words of questions and answers; for each γ vectors of "
         "word2vec, trained on every word with the γ before it. There they begin as those of Google "
@@ -297,11 +300,5 @@ def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
     model = Word2Vec(
         samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS
     )
-    similarities: list[float] = []
-    for words in (words for words in texts if len(words) > gamma):
-        rows = model.wv[list(words)]
-        for place in range(gamma, len(words)):
-            before, word = rows[place - gamma : place].mean(axis=0), rows[place]
-            norm = float(numpy.linalg.norm(before) * numpy.linalg.norm(word))
-            similarities.append(float(before @ word) / norm if norm else 0.0)
-    return float(numpy.mean(similarities)) if similarities else 0.0
+    similarities = [model.wv.n_similarity(before, [word]) for *before, word in samples]
+    return float(numpy.mean(similarities))
