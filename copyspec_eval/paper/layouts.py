@@ -61,14 +61,18 @@ class Answered(NamedTuple):
         table = self.board.by_category if category else self.board.by_turn
         return table.loc[place] if place in table.index else Series(math.nan, table.columns)
 
-    def cells(self, line: Any, columns: Sequence[Column], category: str = "") -> list[object]:
-        """The cells of a line, or of one of its categories, each on its column's turn."""
-        return [column.cell(self.figures(line, column.turn, category)) for column in columns]
+    def cells(self, line: Any, columns: Sequence[Column]) -> list[object]:
+        """The cells of a line, each on its column's turn."""
+        return [column.cell(self.figures(line, column.turn)) for column in columns]
 
-    def categories(self, line: Any) -> list[str]:
-        """Those of a line, in order; "" stands for all of them together."""
-        names = self.board.by_category.loc[line].index.get_level_values("category")
-        return [*sorted(set(names)), ""]
+    def category_rows(self, lines: Sequence[Any], columns: Sequence[Column]) -> "_Rows":
+        """A row per category, and one for all together; each column's cell is of its own line."""
+        names = self.board.by_category.loc[lines[0]].index.get_level_values("category")
+        by_line = list(zip(lines, columns, strict=True))
+        return [
+            [name or "average", *(c.cell(self.figures(line, c.turn, name)) for line, c in by_line)]
+            for name in (*sorted({*names}), "")
+        ]
 
 
 _Rows = list[list[object]]
@@ -172,9 +176,8 @@ def categories(runs: Sequence[Answered]) -> Table:
     columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, *_ENDED, score)
     rows: _Rows = []
     for each in runs:
-        line = each.line(drafter="copyspec")
-        for category in each.categories(line):
-            rows.append([each.name, category or "average", *each.cells(line, columns, category)])
+        lines = [each.line(drafter="copyspec")] * len(columns)
+        rows += [[each.name, *row] for row in each.category_rows(lines, columns)]
     best = _BEST_SPEEDUPS[plan.MT_REDUNDANT, 2]
     notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", _SOURCE]
     return Table(["data set", "category", *_headers(columns)], rows, notes)
@@ -222,12 +225,7 @@ def draft_models(runs: Sequence[Answered]) -> Table:
         copying = [each.line(drafter="copyspec", gamma=gamma) for gamma in (3, 5)]
         lines = [alone, alone, *copying, *copying[:1] * len(_ENDED)] * 2
         delta = each.board.settings.at[alone, "drafting.delta"]
-        for category in each.categories(alone):
-            cells = [
-                column.cell(each.figures(line, column.turn, category))
-                for line, column in zip(lines, columns, strict=True)
-            ]
-            rows.append([each.name, str(delta), category or "average", *cells])
+        rows += [[each.name, str(delta), *row] for row in each.category_rows(lines, columns)]
         for turn in (1, 2):
             fast, slow = (each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone))
             gain = f"{fast / slow - 1:+.0%} over the draft model alone"
