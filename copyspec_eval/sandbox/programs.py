@@ -58,7 +58,7 @@ def trial(level: Level) -> Outcome:
     try:
         return run_at(level, Command([PYTHON, "-I", "-S", "-c", ""]))
     except SandboxError as error:
-        return Outcome("killed", None, "", str(error))
+        return Outcome("killed", "", str(error))
 
 
 @cache
