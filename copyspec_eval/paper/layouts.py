@@ -135,8 +135,6 @@ def _arm_rows(answered: Answered, labels: Mapping[Any, str], columns: Sequence[C
 
 def main_results(runs: Sequence[Answered]) -> Table:
     """The paper's main table: a column per data set, a row per variant and metric."""
-    by_task = {each.run.task: each for each in runs}
-    in_order = [by_task[task] for task in TASKS if task in by_task]
     base = _BASE._replace(heading="tokens/s")
     metrics = [
         ("both", Column("documents", documents)),
@@ -144,22 +142,20 @@ def main_results(runs: Sequence[Answered]) -> Table:
         ("base model", base),
         *(("CopySpec", each) for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL, *_ENDED)),
     ]
-    for turn in range(1, 1 + max(TASKS[task].num_turns for task in by_task)):
+    for turn in range(1, 1 + max(TASKS[each.run.task].num_turns for each in runs)):
         for variant, each in (("base model", base), ("CopySpec", _SPEED), ("CopySpec", _SPEEDUP)):
             heading = f"{each.heading}, turn {turn}"
             metrics.append((variant, each._replace(heading=heading, turn=turn)))
-    columns = [column for _, column in metrics]
-    cells = [answered.cells(answered.line(drafter="copyspec"), columns) for answered in in_order]
+    lines = [(each, each.line(drafter="copyspec")) for each in runs]
     rows: _Rows = [
-        [variant, column.heading, *in_tasks]
-        for (variant, column), *in_tasks in zip(metrics, *cells, strict=True)
+        [variant, column.heading, *(column.cell(run.figures(n, column.turn)) for run, n in lines)]
+        for variant, column in metrics
     ]
     notes = [
         f"{TASKS[task].name}, turn {turn}: the paper's best speed-up is {best}"
         for (task, turn), best in _BEST_SPEEDUPS.items()
     ]
-    names = [answered.name for answered in in_order]
-    return Table(["variant", "metric", *names], rows, [*notes, _SOURCE])
+    return Table(["variant", "metric", *(each.name for each in runs)], rows, [*notes, _SOURCE])
 
 
 def _score(line: "Series[Any]") -> object:
