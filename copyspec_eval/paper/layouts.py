@@ -12,7 +12,7 @@ from copyspec_eval.paper import plan
 from copyspec_eval.paper.plan import TASKS, PlannedRun
 from copyspec_eval.reports import tables
 from copyspec_eval.reports.leaderboard import Leaderboard
-from copyspec_eval.reports.leaderboard_forms import RATING, documents
+from copyspec_eval.reports.leaderboard_forms import RATING, documents, scores
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.reports.tables import Column, figure, interval_column, metric_column
@@ -161,9 +161,7 @@ def main_results(runs: Sequence[Answered]) -> Table:
 def _score(line: "Series[Any]") -> object:
     """The paper's score of a task; of conversations a judge's rating, if there is one."""
     name = TASKS[line["task"]].score
-    if not name:
-        return RATING.cell(line)
-    return figure(line, name, ".3g") if name in line.index else ""
+    return scores(line).get(name, "") if name else RATING.cell(line)
 
 
 def categories(runs: Sequence[Answered]) -> Table:

@@ -43,11 +43,11 @@ class Task(NamedTuple):
 
 TASKS = {
     MT_REDUNDANT: Task("MT-Redundant", 2, 80, 410),
-    CNN_DAILYMAIL: Task("CNN/DM", 1, 101, 100, "score_rougeL_unstemmed", is_whole=False),
-    GSM8K: Task("GSM-8K", 3, 104, 100, "score_acc_turn3", is_whole=False),
+    CNN_DAILYMAIL: Task("CNN/DM", 1, 101, 100, "rougeL_unstemmed", is_whole=False),
+    GSM8K: Task("GSM-8K", 3, 104, 100, "acc_turn3", is_whole=False),
     MT_BENCH: Task("MT-Bench", 2, 80, 430),
-    HUMANEVAL: Task("HumanEval", 1, 164, 300, "score_pass@1_base"),
-    MBPP: Task("MBPP", 1, 378, 200, "score_pass@1_base"),
+    HUMANEVAL: Task("HumanEval", 1, 164, 300, "pass@1_base"),
+    MBPP: Task("MBPP", 1, 378, 200, "pass@1_base"),
 }
 """In the order of the paper's main table, which has all but the last."""
 
