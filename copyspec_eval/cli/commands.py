@@ -264,13 +264,13 @@ def paper(arguments: argparse.Namespace) -> None:
         for model in dict.fromkeys(arguments.model)
     ]
     table = tables.table_named(arguments.table, requests[0])
+    runs = [run for request in requests for run in table.runs(request)]
     if arguments.plan:
-        _show(tables.planned(table, requests, arguments.tokens_per_second))
+        _show(tables.planned(runs, arguments.tokens_per_second))
         return
     with journal.alone(arguments.out / "paper"):
-        for request in requests:
-            plan.make(table.runs(request), request)
-        _show(tables.write(table, requests, arguments.out / f"{arguments.table}.md"))
+        plan.make(runs)
+        _show(tables.write(table, runs, arguments.out / f"{arguments.table}.md"))
 
 
 def export(arguments: argparse.Namespace) -> None:

@@ -27,6 +27,7 @@ class SuffixAutomaton:
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self.num_earlier = 0  # how many of the first tokens are of answers of earlier runs
+        self._num_answers = 0
         # Of each state:
         self.length = [0]  # that of its longest substring
         self.link = [-1]
@@ -35,6 +36,12 @@ class SuffixAutomaton:
         self.end = [0]  # the number of tokens when they last did
         self.best = [-1]  # the token that followed most often, of equals the latest; -1 if none
         self.last = 0  # the state of all tokens so far
+
+    def append_answer(self, token_ids: Iterable[int]) -> None:
+        """Append them, and a negative token that occurs once: nothing is copied across an end."""
+        self._num_answers += 1
+        for token in (*token_ids, -self._num_answers):
+            self.append(token)
 
     def append(self, token: int) -> None:
         link, following = self.link, self.next
@@ -97,10 +104,9 @@ class SuffixAutomaton:
 class AnswerStore:
     """The latest answers of a run and, before its own, of earlier runs, bounded in memory.
 
-    Each is followed by a negative token that occurs once, so that nothing is ever copied across the
-    end of an answer. Two halves share the `capacity`, each with an automaton, the newer one last:
-    when that is full, the older is dropped as a whole, so that nothing is indexed again. Of the
-    answers of `earlier` runs, the last ones stay.
+    Two halves share the `capacity`, each with an automaton, the newer one last: when that is full,
+    the older is dropped as a whole, so that nothing is indexed again. Of the answers of `earlier`
+    runs, the last ones stay.
 
     >>> store = AnswerStore()
     >>> store.add([5, 6, 7])
@@ -111,21 +117,18 @@ class AnswerStore:
 
     def __init__(self, capacity: int = _CAPACITY, earlier: Iterable[Sequence[int]] = ()) -> None:
         self.automata = [SuffixAutomaton()]
-        self._capacity, self._num_added = capacity, 0
+        self._capacity = capacity
         for answer in earlier:
             self.add(answer)
         for automaton in self.automata:
             automaton.num_earlier = len(automaton.token_ids)
 
     def add(self, token_ids: Sequence[int]) -> None:
-        self._num_added += 1
         newer = self.automata[-1]
         num_tokens = len(newer.token_ids)
         if num_tokens and num_tokens + len(token_ids) >= self._capacity // 2:
             self.automata = [newer, SuffixAutomaton()]
-            newer = self.automata[-1]
-        for token in (*token_ids, -self._num_added):
-            newer.append(token)
+        self.automata[-1].append_answer(token_ids)
 
 
 class StoreMatch:

@@ -3,7 +3,7 @@
 A new drafter is a file beside this one and an entry in `DRAFTERS`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +92,25 @@ def store_option(value: object) -> Any:
     return value
 
 
+def parse_settings(
+    settings: Iterable[str], names: Collection[str], kind: str = "drafter argument"
+) -> dict[str, Any]:
+    """Values of settings "name=value", each an integer, true, false or text; a bare name is true.
+
+    >>> parse_settings(["delta=5", "tree", "store=runs/a"], {"delta", "tree", "store"})
+    {'delta': 5, 'tree': True, 'store': 'runs/a'}
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, is_given, text = setting.partition("=")
+        if name not in names:
+            raise unknown_option(kind, name, names)
+        value = int(text) if text.removeprefix("-").isdecimal() else text
+        words = {"true": True, "false": False}
+        values[name] = words.get(text.lower(), value) if is_given else True
+    return values
+
+
 def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
     """Parse "name=value,…" to `DraftOptions`; give `drafter` if the text must not name one.
 
@@ -99,25 +118,10 @@ def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
     ('runs/a',)
     """
     names = {field.name for field in fields(DraftOptions)} - ({"drafter"} if drafter else set())
-    values: dict[str, Any] = {}
-    for pair in filter(None, text.split(",")):
-        name, _, value = pair.partition("=")
-        if name not in names:
-            raise unknown_option("drafter argument", name, names)
-        values[name] = setting_value(value)
+    values = parse_settings(filter(None, text.split(",")), names)
     values["store"] = store_option(values.get("store", False))
     usual = "copyspec" if "gamma" in values else "suffix"
     return DraftOptions(**{"drafter": drafter or usual} | values)
-
-
-def setting_value(text: str) -> bool | int | str:
-    """What a setting's text stands for: an integer, true or false, else the text.
-
-    >>> setting_value("5"), setting_value("True"), setting_value("runs/a")
-    (5, True, 'runs/a')
-    """
-    number = int(text) if text.removeprefix("-").isdecimal() else text
-    return {"true": True, "false": False}.get(text.lower(), number)
 
 
 def draft_text(options: DraftOptions) -> str:

@@ -54,10 +54,8 @@ class SuffixDrafter(Drafter):
         self._rejected: Resumed | None = None
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
-        for number, answer in enumerate(earlier[-_MOST_EARLIER:], start=1):
-            # A negative token that occurs once, so that nothing is copied across an answer's end.
-            for token in (*prompt_ids[-_CUE:], *answer, -number):
-                self._context.append(token)
+        for answer in earlier[-_MOST_EARLIER:]:
+            self._context.append_answer((*prompt_ids[-_CUE:], *answer))
         self._context.num_earlier = len(self._context.token_ids)
         self._num_prompt_tokens = len(prompt_ids)
         self._append(prompt_ids)

@@ -24,28 +24,22 @@ class Matched:
     position: int = -1  # of the last copied token among the automaton's; -1 before the first
     weight: float = 1.0  # the probability that what follows the match is what follows at all
 
-    def follower(self, path: Sequence[int]) -> "Follower | None":
-        """What followed the match most often, of equals the latest."""
-        automaton, state = self.automaton, self.state
-        # The occurrence at the end of the source has no continuation yet.
-        num_followed = automaton.count[state] - (automaton.end[state] == len(automaton.token_ids))
-        if num_followed <= 0:
-            return self._periodic(path)
-        token = automaton.best[state]
-        return self._after(token, num_followed) if token >= 0 else None
-
     def followers(self, path: Sequence[int]) -> "Iterator[Follower]":
         """All that followed the match, the most frequent first, of equals the latest."""
         automaton, state = self.automaton, self.state
         count, end = automaton.count, automaton.end
+        # The occurrence at the end of the source has no continuation yet.
         num_followed = count[state] - (end[state] == len(automaton.token_ids))
         if num_followed <= 0:
             yield self._periodic(path)
             return
-        following = automaton.next[state].items()
-        ranked = [(count[after], end[after], token) for token, after in following]
-        for _, _, token in sorted(ranked, reverse=True):
-            if token >= 0:
+        usual, following = automaton.best[state], automaton.next[state]
+        if usual in following:
+            yield self._after(usual, num_followed)
+        # Only a tree asks for the others, of which a short match has hundreds.
+        others = [(count[after], end[after], token) for token, after in following.items()]
+        for _, _, token in sorted(others, reverse=True):
+            if token != usual:
                 yield self._after(token, num_followed)
 
     def _after(self, token: int, num_followed: int) -> "Follower":
@@ -73,23 +67,18 @@ class Resumed:
     probability: float  # that the source's next token follows
     later_probability: float  # that the one after it does
 
-    def follower(self, path: Sequence[int]) -> "Follower | None":
-        position, token_ids = self.position + 1, self.automaton.token_ids
-        if position >= len(token_ids) or token_ids[position] < 0:
-            return None
-        probability = self.later_probability
-        later = min(_MOST_LIKELY, probability + _MORE_LIKELY)
-        after = Resumed(self.automaton, position, self.run + 1, probability, later)
-        return guess_resumed(self.run, self.probability), token_ids[position], after
-
     def followers(self, path: Sequence[int]) -> "Iterator[Follower]":
-        if follower := self.follower(path):
-            yield follower
+        position, token_ids = self.position + 1, self.automaton.token_ids
+        if position < len(token_ids):
+            probability = self.later_probability
+            later = min(_MOST_LIKELY, probability + _MORE_LIKELY)
+            after = Resumed(self.automaton, position, self.run + 1, probability, later)
+            yield guess_resumed(self.run, self.probability), token_ids[position], after
 
 
 Copied = Matched | Resumed
 """A place that a draft has reached; `followers` gives what may follow there, likeliest first,
-where `path` are the draft's tokens up to here."""
+where `path` are the draft's tokens up to here. A negative token is the end of an answer."""
 
 Follower = tuple[Guess, int, Copied]  # a guess, its token, and the place after it
 
@@ -111,11 +100,11 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
     path: list[int] = []
     place, probability = root, 1.0
     for _ in range(limits.longest):
-        if (follower := place.follower(path)) is None:
+        if (follower := next(place.followers(path), None)) is None:
             break
         guess, token, copied = follower
         probability, value = limits.score(probability, guess)
-        if value < limits.threshold:
+        if token < 0 or value < limits.threshold:
             break
         nodes.append(Node(token, len(nodes) - 1, copied, guess, probability))
         path.append(token)
@@ -143,6 +132,8 @@ def grow(roots: Iterable[Copied], limits: Limits) -> list[Node]:
     def offer(reached: float, parent: int, place: Copied) -> None:
         """Offer what follows at a place as children of a node."""
         for guess, token, after in place.followers(paths[parent]):
+            if token < 0:
+                continue
             probability, value = limits.score(reached, guess)
             if value < limits.threshold:
                 break

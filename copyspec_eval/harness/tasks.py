@@ -213,14 +213,12 @@ class CnnDailyMailTask(MultiTurnTask):
         return str(doc["highlights"])
 
     def score_names(self) -> dict[str, bool]:
-        return dict.fromkeys([*cnn_dailymail.SCORES, *cnn_dailymail.UNSTEMMED], True)
+        return dict.fromkeys(cnn_dailymail.SCORES, True)
 
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
         [summary] = answers
-        scores = cnn_dailymail.score_summary(summary, doc["article"], doc["highlights"])
-        if self._is_reference:
-            scores |= cnn_dailymail.unstemmed_rouge(summary, doc["highlights"])
-        return scores
+        texts = summary, doc["article"], doc["highlights"]
+        return cnn_dailymail.score_summary(*texts, unstemmed=self._is_reference)
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As `MultiTurnTask`; then cut the ends of articles that do not fit the model's context."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
@@ -13,7 +12,7 @@ from copyspec_eval.paper import plan
 from copyspec_eval.paper.plan import TASKS, PlannedRun
 from copyspec_eval.reports import tables
 from copyspec_eval.reports.leaderboard import Leaderboard
-from copyspec_eval.reports.leaderboard_forms import RATING, documents
+from copyspec_eval.reports.leaderboard_forms import RATING, documents, scores
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.reports.tables import Column, figure, interval_column, metric_column
@@ -43,8 +42,12 @@ _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
 class Answered(NamedTuple):
     run: PlannedRun
-    folder: Path
     board: Leaderboard
+
+    @property
+    def name(self) -> str:
+        """That of its task in the paper."""
+        return TASKS[self.run.task].name
 
     def line(self, **drafting: Any) -> Any:
         settings = self.board.settings[[f"drafting.{name}" for name in drafting]]
@@ -58,14 +61,18 @@ class Answered(NamedTuple):
         table = self.board.by_category if category else self.board.by_turn
         return table.loc[place] if place in table.index else Series(math.nan, table.columns)
 
-    def cells(self, line: Any, columns: Sequence[Column], category: str = "") -> list[object]:
-        """The cells of a line, or of one of its categories, each on its column's turn."""
-        return [column.cell(self.figures(line, column.turn, category)) for column in columns]
+    def cells(self, line: Any, columns: Sequence[Column]) -> list[object]:
+        """The cells of a line, each on its column's turn."""
+        return [column.cell(self.figures(line, column.turn)) for column in columns]
 
-    def categories(self, line: Any) -> list[str]:
-        """Those of a line, in order; "" stands for all of them together."""
-        names = self.board.by_category.loc[line].index.get_level_values("category")
-        return [*sorted(set(names)), ""]
+    def category_rows(self, lines: Sequence[Any], columns: Sequence[Column]) -> "_Rows":
+        """A row per category, and one for all together; each column's cell is of its own line."""
+        names = self.board.by_category.loc[lines[0]].index.get_level_values("category")
+        by_line = list(zip(lines, columns, strict=True))
+        return [
+            [name or "average", *(c.cell(self.figures(line, c.turn, name)) for line, c in by_line)]
+            for name in (*sorted({*names}), "")
+        ]
 
 
 _Rows = list[list[object]]
@@ -128,8 +135,6 @@ def _arm_rows(answered: Answered, labels: Mapping[Any, str], columns: Sequence[C
 
 def main_results(runs: Sequence[Answered]) -> Table:
     """The paper's main table: a column per data set, a row per variant and metric."""
-    by_task = {each.run.task: each for each in runs}
-    in_order = [by_task[task] for task in TASKS if task in by_task]
     base = _BASE._replace(heading="tokens/s")
     metrics = [
         ("both", Column("documents", documents)),
@@ -137,30 +142,26 @@ def main_results(runs: Sequence[Answered]) -> Table:
         ("base model", base),
         *(("CopySpec", each) for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL, *_ENDED)),
     ]
-    for turn in range(1, 1 + max(TASKS[task].num_turns for task in by_task)):
+    for turn in range(1, 1 + max(TASKS[each.run.task].num_turns for each in runs)):
         for variant, each in (("base model", base), ("CopySpec", _SPEED), ("CopySpec", _SPEEDUP)):
             heading = f"{each.heading}, turn {turn}"
             metrics.append((variant, each._replace(heading=heading, turn=turn)))
-    columns = [column for _, column in metrics]
-    cells = [answered.cells(answered.line(drafter="copyspec"), columns) for answered in in_order]
+    lines = [(each, each.line(drafter="copyspec")) for each in runs]
     rows: _Rows = [
-        [variant, column.heading, *in_tasks]
-        for (variant, column), *in_tasks in zip(metrics, *cells, strict=True)
+        [variant, column.heading, *(column.cell(run.figures(n, column.turn)) for run, n in lines)]
+        for variant, column in metrics
     ]
     notes = [
         f"{TASKS[task].name}, turn {turn}: the paper's best speed-up is {best}"
         for (task, turn), best in _BEST_SPEEDUPS.items()
     ]
-    names = [TASKS[answered.run.task].name for answered in in_order]
-    return Table(["variant", "metric", *names], rows, [*notes, _SOURCE])
+    return Table(["variant", "metric", *(each.name for each in runs)], rows, [*notes, _SOURCE])
 
 
 def _score(line: "Series[Any]") -> object:
     """The paper's score of a task; of conversations a judge's rating, if there is one."""
     name = TASKS[line["task"]].score
-    if not name:
-        return RATING.cell(line)
-    return figure(line, name, ".3g") if name in line.index else ""
+    return scores(line).get(name, "") if name else RATING.cell(line)
 
 
 def categories(runs: Sequence[Answered]) -> Table:
@@ -169,9 +170,8 @@ def categories(runs: Sequence[Answered]) -> Table:
     columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, *_ENDED, score)
     rows: _Rows = []
     for each in runs:
-        name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
-        for category in each.categories(line):
-            rows.append([name, category or "average", *each.cells(line, columns, category)])
+        lines = [each.line(drafter="copyspec")] * len(columns)
+        rows += [[each.name, *row] for row in each.category_rows(lines, columns)]
     best = _BEST_SPEEDUPS[plan.MT_REDUNDANT, 2]
     notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", _SOURCE]
     return Table(["data set", "category", *_headers(columns)], rows, notes)
@@ -200,7 +200,7 @@ def _rows_by(runs: Sequence[Answered], setting: str, label: str) -> _Rows:
     for each in runs:
         values = each.board.settings[f"drafting.{setting}"].astype(int).sort_values()
         labels = {line: label.format(value) for line, value in values.items()}
-        rows += [[TASKS[each.run.task].name, *row] for row in _arm_rows(each, labels, _ARM)]
+        rows += [[each.name, *row] for row in _arm_rows(each, labels, _ARM)]
     return rows
 
 
@@ -218,18 +218,13 @@ def draft_models(runs: Sequence[Answered]) -> Table:
         alone = each.line(drafter="none")
         copying = [each.line(drafter="copyspec", gamma=gamma) for gamma in (3, 5)]
         lines = [alone, alone, *copying, *copying[:1] * len(_ENDED)] * 2
-        name, delta = TASKS[each.run.task].name, each.board.settings.at[alone, "drafting.delta"]
-        for category in each.categories(alone):
-            cells = [
-                column.cell(each.figures(line, column.turn, category))
-                for line, column in zip(lines, columns, strict=True)
-            ]
-            rows.append([name, str(delta), category or "average", *cells])
+        delta = each.board.settings.at[alone, "drafting.delta"]
+        rows += [[each.name, str(delta), *row] for row in each.category_rows(lines, columns)]
         for turn in (1, 2):
             fast, slow = (each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone))
             gain = f"{fast / slow - 1:+.0%} over the draft model alone"
             notes.append(
-                f"{name}, δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}"
+                f"{each.name}, δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}"
             )
     notes.append(f"the paper has {_COPYING_OVER_DRAFT_MODEL:+.0%} on turn 2, on average")
     return Table(["data set", "δ", "category", *_headers(columns)], rows, notes)
@@ -271,13 +266,13 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
     rows: list[list[object]] = []
     for each in runs:
         by_document: dict[int, list[str]] = {}  # all questions, then all answers
-        for answer in read_run(each.folder).answers.values():
+        for answer in read_run(each.run.folder).answers.values():
             questions = " ".join((answer.doc or {})["turns"])
             by_document.setdefault(answer.doc_id, [questions]).append(answer.text)
         texts = [" ".join(parts).split() for parts in by_document.values()]
         for gamma in _SIMILARITY_GAMMAS:
             similarity = mean_similarity(texts, gamma)
-            rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
+            rows.append([each.name, str(gamma), f"{similarity:.4f}"])
     notes = [
         "As in the paper's `find_best_k`: words of questions and answers; for each γ vectors of "
         "word2vec, trained on every word with the γ before it. There they begin as those of Google "
@@ -297,11 +292,5 @@ def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
     model = Word2Vec(
         samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS
     )
-    similarities: list[float] = []
-    for words in (words for words in texts if len(words) > gamma):
-        rows = model.wv[list(words)]
-        for place in range(gamma, len(words)):
-            before, word = rows[place - gamma : place].mean(axis=0), rows[place]
-            norm = float(numpy.linalg.norm(before) * numpy.linalg.norm(word))
-            similarities.append(float(before @ word) / norm if norm else 0.0)
-    return float(numpy.mean(similarities)) if similarities else 0.0
+    similarities = [model.wv.n_similarity(before, [word]) for *before, word in samples]
+    return float(numpy.mean(similarities))

@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,11 +43,11 @@ class Task(NamedTuple):
 
 TASKS = {
     MT_REDUNDANT: Task("MT-Redundant", 2, 80, 410),
-    CNN_DAILYMAIL: Task("CNN/DM", 1, 101, 100, "score_rougeL_unstemmed", is_whole=False),
-    GSM8K: Task("GSM-8K", 3, 104, 100, "score_acc_turn3", is_whole=False),
+    CNN_DAILYMAIL: Task("CNN/DM", 1, 101, 100, "rougeL_unstemmed", is_whole=False),
+    GSM8K: Task("GSM-8K", 3, 104, 100, "acc_turn3", is_whole=False),
     MT_BENCH: Task("MT-Bench", 2, 80, 430),
-    HUMANEVAL: Task("HumanEval", 1, 164, 300, "score_pass@1_base"),
-    MBPP: Task("MBPP", 1, 378, 200, "score_pass@1_base"),
+    HUMANEVAL: Task("HumanEval", 1, 164, 300, "pass@1_base"),
+    MBPP: Task("MBPP", 1, 378, 200, "pass@1_base"),
 }
 """In the order of the paper's main table, which has all but the last."""
 
@@ -72,39 +72,42 @@ class Request:
 class PlannedRun:
     """A task, answered by several arms in turn, and by the baseline.
 
-    >>> PlannedRun("mt_bench_paper", ("copyspec+gamma=2", "copyspec+gamma=10")).name
-    'mt_bench-copyspec-gamma2-to-copyspec-gamma10'
+    >>> arms = ("copyspec+gamma=2", "copyspec+gamma=10")
+    >>> PlannedRun(Request("org/model", Path("runs")), "mt_bench_paper", arms).folder.name
+    'model-mt_bench-copyspec-gamma2-to-copyspec-gamma10'
     """
 
+    request: Request
     task: str
     arms: tuple[str, ...]
     exact: bool = True
 
     @property
-    def name(self) -> str:
-        """Of its folder, after its first and last arm: tables that need the same run share it."""
+    def folder(self) -> Path:
+        """Named after its first and last arm: tables that need the same run share it."""
         names = []
         for arm in dict.fromkeys((self.arms[0], self.arms[-1])):
             brief = re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm).replace("=", "")
             names.append(re.sub(r"[^\w.]+", "-", brief))
-        return f"{self.task.removesuffix('_paper')}-{'-to-'.join(names)}"
+        task = self.task.removesuffix("_paper")
+        return self.request.out / f"{Path(self.request.model).name}-{task}-{'-to-'.join(names)}"
 
-    def num_documents(self, request: Request) -> int:
+    @property
+    def num_documents(self) -> int:
         num_documents = TASKS[self.task].num_documents
-        return min(num_documents, request.limit or num_documents)
+        return min(num_documents, self.request.limit or num_documents)
 
-    def num_tokens(self, request: Request) -> int:
+    @property
+    def num_tokens(self) -> int:
         """About how many all arms and the baseline generate."""
         task = TASKS[self.task]
-        answers = self.num_documents(request) * task.num_turns
+        answers = self.num_documents * task.num_turns
         return answers * task.tokens_per_answer * (len(self.arms) + 1)
 
-    def folder(self, request: Request) -> Path:
-        return request.out / f"{Path(request.model).name}-{self.name}"
-
-    def command(self, request: Request) -> list[str]:
+    @property
+    def command(self) -> list[str]:
         """Arguments of lm-eval; as in the reference, every turn is prefilled anew."""
-        folder = self.folder(request)
+        folder, request = self.folder, self.request
         arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
         arguments += [] if self.exact else ["exact=false"]
         others = {"prefix_cache": 0, **request.model_args}
@@ -115,15 +118,15 @@ class PlannedRun:
         command += ["--apply_chat_template"] if is_chat else []
         command += itertools.chain.from_iterable(request.options.items())
         if request.limit or not TASKS[self.task].is_whole:
-            command += ["--limit", str(self.num_documents(request))]
+            command += ["--limit", str(self.num_documents)]
         command += ["--batch_size", request.batch_size, "--log_samples"]
         # Both names identify the run, so that commands can be copied and run in one folder.
         cache = folder / f"{folder.name}-answers"
         return [*command, "--output_path", str(folder), "--use_cache", str(cache)]
 
-
-def in_shell(command: Sequence[str]) -> str:
-    return shlex.join(["copyspec-eval", *command])
+    @property
+    def in_shell(self) -> str:
+        return shlex.join(["copyspec-eval", *self.command])
 
 
 def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -142,32 +145,37 @@ def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: typed.get(name, NOT_RECORDED) for name in given}, elsewhere
 
 
-def make(runs: Iterable[PlannedRun], request: Request) -> None:
+def make(runs: Sequence[PlannedRun]) -> None:
     """Run what has not finished yet."""
-    hidden = environment_arguments() | dict(request.secrets)
-    environment = os.environ | {VARIABLE: json.dumps(hidden)}
-    commands = {run.folder(request): run.command(request) for run in runs}
-    for folder, command in commands.items():
-        path = folder / _COMMAND
-        try:
-            made = journal.parsed(journal.read(path)) if path.exists() else command
-        except ValueError as error:
-            raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
-        if made != command:
-            reason = f"has a run of another command ({_COMMAND} there)"
-            raise DataError(f"{folder}: {reason}; give another --out")
-    for folder, command in commands.items():
+    for run in runs:
+        _check_folder(run)
+    for run in runs:
+        _check_folder(run)  # again: two models of one name would share it
+        folder = run.folder
         if any(folder.glob("*/results_*.json")):  # lm-eval writes them last
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        journal.replace(folder / _COMMAND, json.dumps(command) + "\n")
-        print(in_shell(command), file=sys.stderr, flush=True)
+        journal.replace(folder / _COMMAND, json.dumps(run.command) + "\n")
+        print(run.in_shell, file=sys.stderr, flush=True)
+        hidden = environment_arguments() | dict(run.request.secrets)
+        environment = os.environ | {VARIABLE: json.dumps(hidden)}
         # What lm-eval prints is not the table.
-        command = [sys.executable, "-m", "copyspec_eval", *command]
+        command = [sys.executable, "-m", "copyspec_eval", *run.command]
         how: dict[str, Any] = {"stdout": 2, "env": environment, "preexec_fn": _end_with_parent}
         if code := subprocess.run(command, **how).returncode:
             reason = f"its run failed (exit code {code})"
             raise DataError(f"{folder}: {reason}; repeat the command to resume")
+
+
+def _check_folder(run: PlannedRun) -> None:
+    path = run.folder / _COMMAND
+    try:
+        made = journal.parsed(journal.read(path)) if path.exists() else run.command
+    except ValueError as error:
+        raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
+    if made != run.command:
+        reason = f"has a run of another command ({_COMMAND} there)"
+        raise DataError(f"{run.folder}: {reason}; give another --out")
 
 
 def _end_with_parent() -> None:

@@ -44,8 +44,7 @@ def write_redundant(
         for number, row in rows.items():
             if number not in by_id or by_id[number]["turns"][0] != row["turns"][0]:
                 raise DataError(f"{path}: question {number} is of another file; give another --out")
-        how = redundant_row, concurrency, "Asking"
-        reasons = ask_missing(path, by_id, rows, *how, ensure_ascii=False)
+        reasons = ask_missing(path, by_id, rows, redundant_row, concurrency, "Asking")
         if not reasons:
             lines = (json.dumps(rows[number], ensure_ascii=False) + "\n" for number in by_id)
             journal.replace(path, "".join(lines))

@@ -59,7 +59,7 @@ class PaperTable(NamedTuple):
         runs = []
         for task, arms in itertools.product(request.tasks or self.tasks, self.arms):
             usable = (arm.format(model) for arm in arms if model or "{}" not in arm)
-            runs.append(PlannedRun(task, tuple(usable), self.exact))
+            runs.append(PlannedRun(request, task, tuple(usable), self.exact))
         return runs
 
 
@@ -108,23 +108,18 @@ def table_named(name: str, request: Request) -> PaperTable:
     return table
 
 
-def write(table: PaperTable, requests: Sequence[Request], path: Path) -> str:
-    """The table as Markdown, written to `path` with its figure beside it; a request per model.
+def write(table: PaperTable, runs: Sequence[PlannedRun], path: Path) -> str:
+    """The table as Markdown, written to `path` with its figure beside it.
 
     It has the cells, notes to read them with, conditions and commands.
     """
-    answered = {
-        Path(request.model).name: [
-            layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
-            for run in table.runs(request)
-            for folder in [run.folder(request)]
-        ]
-        for request in requests
+    all_runs = [layouts.Answered(run, leaderboard([read_recorded(run.folder)])) for run in runs]
+    by_model = {
+        Path(model).name: table.layout(list(of_model))
+        for model, of_model in itertools.groupby(all_runs, lambda each: each.run.request.model)
     }
-    by_model = {model: table.layout(runs) for model, runs in answered.items()}
     headers = ["model", *next(iter(by_model.values())).headers]
     rows = [[model, *row] for model, each in by_model.items() for row in each.rows]
-    all_runs = list(itertools.chain.from_iterable(answered.values()))
     notes = [note for each in by_model.values() for note in each.notes]
     notes += [shareable(note) for each in all_runs for note in each.board.notes]
     parts = [f"# {table.title}\n", terminal(headers, rows)]
@@ -134,8 +129,8 @@ def write(table: PaperTable, requests: Sequence[Request], path: Path) -> str:
     parts.append("".join(f"* {note}\n" for note in dict.fromkeys(notes)))
     for each in all_runs:
         conditions = "".join(f"{line}\n" for line in in_words(each.board))
-        parts.append(f"## Conditions of {each.folder.name}\n\n{conditions}")
-    commands = "".join(f"{shareable(command)}\n" for command in _commands(table, requests))
+        parts.append(f"## Conditions of {each.run.folder.name}\n\n{conditions}")
+    commands = "".join(f"{shareable(run.in_shell)}\n" for run in runs)
     parts.append(f"## Commands\n\n```\n{commands}```\n")
     journal.replace(path, text := "\n".join(parts))
     return text
@@ -157,17 +152,11 @@ def _drawn(lines: Lines, headers: Sequence[str], rows: Sequence[Sequence[Any]]) 
     return drawn.getvalue()
 
 
-def _commands(table: PaperTable, requests: Sequence[Request]) -> list[str]:
-    return [plan.in_shell(run.command(each)) for each in requests for run in table.runs(each)]
-
-
-def planned(table: PaperTable, requests: Sequence[Request], tokens_per_second: float) -> str:
+def planned(runs: Sequence[PlannedRun], tokens_per_second: float) -> str:
     """The commands, and how long they take at most at the speed of plain decoding."""
     if not 0 < tokens_per_second < math.inf:
         actual = f"got {tokens_per_second} (default: 35.5)"
         raise OptionError(f"--tokens-per-second must be positive, {actual}")
-    tokens = sum(run.num_tokens(each) for each in requests for run in table.runs(each))
-    hours = (
-        f"# about {tokens / tokens_per_second / 3600:.1f} hours at {tokens_per_second:g} tokens/s"
-    )
-    return "\n".join([*_commands(table, requests), hours, ""])
+    hours = sum(run.num_tokens for run in runs) / tokens_per_second / 3600
+    estimate = f"# about {hours:.1f} hours at {tokens_per_second:g} tokens/s"
+    return "\n".join([*(run.in_shell for run in runs), estimate, ""])

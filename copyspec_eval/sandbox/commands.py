@@ -76,6 +76,5 @@ class Outcome:
     """How a program ended."""
 
     status: ExitStatus  # "ok" for exit code 0, "error" for any other
-    exit_code: int | None  # None if the program was stopped
     stdout: str  # at most `Limits.output_bytes`; invalid UTF-8 is replaced
     reason: str  # why it failed, one line; "" if ok

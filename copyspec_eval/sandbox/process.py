@@ -123,7 +123,7 @@ class Watch:
             return self._made("output_limit", f"over {limits.output_bytes / 1024:g} KiB of output")
         if kind == "exit":
             reason = f"exit code {number}: {self._last_line()}".rstrip(": ")
-            return self._made("error", reason, number) if number else self._made("ok", "", 0)
+            return self._made("error", reason) if number else self._made("ok", "")
         if kind == "signal" and number == signal.SIGXCPU:
             return self._made("timeout", f"over {limits.cpu_seconds} s of processor time")
         if message == "processes":
@@ -135,9 +135,9 @@ class Watch:
             raise SandboxError(f"{reason}; remove the cause and run again")
         return self._made("killed", f"the sandbox ended early: {self._last_line()}")
 
-    def _made(self, status: ExitStatus, reason: str, code: int | None = None) -> Outcome:
+    def _made(self, status: ExitStatus, reason: str) -> Outcome:
         text = self.stdout[: self.limits.output_bytes].decode(errors="replace")
-        return Outcome(status, code, text, reason)
+        return Outcome(status, text, reason)
 
     def _last_line(self) -> str:
         lines = self.stderr.decode(errors="replace").split("\n")

@@ -5,13 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from copyspec_eval.errors import OptionError, SandboxError, unknown_option
 from copyspec_eval.sandbox.commands import LEVELS, LIMITS, Command, Level, Limits, Outcome
@@ -59,7 +58,7 @@ def trial(level: Level) -> Outcome:
     try:
         return run_at(level, Command([PYTHON, "-I", "-S", "-c", ""]))
     except SandboxError as error:
-        return Outcome("killed", None, "", str(error))
+        return Outcome("killed", "", str(error))
 
 
 @cache
@@ -102,8 +101,7 @@ def run_all(sources: Sequence[str]) -> list[Outcome]:
         announce(level())
     # Those that this process may use, where the system tells.
     affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-    with ThreadPoolExecutor(len(affinity(0))) as pool:
-        running = pool.map(run_program, unique)
-        outcomes = list(tqdm(running, "Running programs", len(unique), unit="program"))
+    how = {"max_workers": len(affinity(0)), "desc": "Running programs", "unit": "program"}
+    outcomes = thread_map(run_program, unique, **how)
     by_source = dict(zip(unique, outcomes, strict=True))
     return [by_source[source] for source in sources]

@@ -3,11 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from copyspec_eval import journal, openai_api
 from copyspec_eval.errors import OptionError
@@ -50,7 +49,6 @@ def ask_missing(
     ask: Callable[[_Question], dict[str, Any]],
     concurrency: int,
     label: str,
-    ensure_ascii: bool = True,
 ) -> dict[_Key, str]:
     """Ask those of `questions` that have no row yet, `concurrency` at a time, with a progress bar.
 
@@ -67,14 +65,9 @@ def ask_missing(
         except NoReplyError as error:
             reasons[key] = str(error)
         else:
-            journal.append(path, json.dumps(row, ensure_ascii=ensure_ascii).encode())
+            journal.append(path, json.dumps(row).encode())
             rows[key] = row
 
-    pool = ThreadPoolExecutor(concurrency)
-    try:
-        futures = [pool.submit(ask_one, key) for key in questions if key not in rows]
-        for future in tqdm(as_completed(futures), label, len(futures), unit="answer"):
-            future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    missing = [key for key in questions if key not in rows]
+    thread_map(ask_one, missing, max_workers=concurrency, desc=label, unit="answer")
     return reasons

@@ -1,41 +1,37 @@
 """Scores of a summary: ROUGE against the reference, and the share copied from the article."""
 
 import re
-from collections.abc import Sequence
 
 _ROUGES = ("rouge1", "rouge2", "rougeL")
-SCORES = (*_ROUGES, "verbatim")  # the names of `score_summary`
 UNSTEMMED = tuple(f"{name}_unstemmed" for name in (*_ROUGES, "rougeLsum"))
-"""The names of `unstemmed_rouge`."""
+SCORES = (*_ROUGES, "verbatim", *UNSTEMMED)  # the names of `score_summary`
 
 _LIST_MARKER = re.compile(r"(?m)^\s*(?:[-*•]|\d{1,2}[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"'\u201d\u2019)\]])\s+|\n+")
 _QUOTES = '"“” \t'
 
 
-def score_summary(summary: str, article: str, highlights: str) -> dict[str, float]:
-    """F1 of ROUGE against the reference `highlights`, and `verbatim_share`, each from 0 to 1."""
-    rouges = _rouges(_ROUGES, summary, highlights, stemmed=True)
-    return rouges | {"verbatim": verbatim_share(summary, article)}
+def score_summary(
+    summary: str, article: str, highlights: str, unstemmed: bool = False
+) -> dict[str, float]:
+    """F1 of ROUGE against the reference `highlights`, and `verbatim_share`, each from 0 to 1.
 
+    With `unstemmed` also ROUGE as the paper's code takes it, of words as they stand and lines as
+    sentences.
 
-def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
-    """ROUGE as the paper's code takes it, of words as they stand and lines as sentences: F1.
-
-    >>> scores = unstemmed_rouge("Dogs bark.", "A dog barks.\\nDogs bark.")
+    >>> scores = score_summary("Dogs bark.", "", "A dog barks.\\nDogs bark.", unstemmed=True)
     >>> {name: round(score, 2) for name, score in scores.items()}
-    {'rouge1_unstemmed': 0.57, 'rouge2_unstemmed': 0.4, 'rougeL_unstemmed': 0.57, ...}
+    {'rouge1': 0.57, ..., 'rouge1_unstemmed': 0.57, 'rouge2_unstemmed': 0.4, ..., 'verbatim': 0.0}
     """
-    scores = _rouges((*_ROUGES, "rougeLsum"), summary, highlights, stemmed=False)
-    return {f"{name}_unstemmed": score for name, score in scores.items()}
-
-
-def _rouges(names: Sequence[str], summary: str, highlights: str, stemmed: bool) -> dict[str, float]:
     # It loads NLTK, for which other tasks should not wait.
     from rouge_score.rouge_scorer import RougeScorer
 
-    scores = RougeScorer(names, use_stemmer=stemmed).score(highlights, summary)
-    return {name: float(score.fmeasure) for name, score in scores.items()}
+    scores = RougeScorer(_ROUGES, use_stemmer=True).score(highlights, summary)
+    if unstemmed:
+        as_they_stand = RougeScorer([*_ROUGES, "rougeLsum"]).score(highlights, summary)
+        scores |= {f"{name}_unstemmed": score for name, score in as_they_stand.items()}
+    rouges = {name: float(score.fmeasure) for name, score in scores.items()}
+    return rouges | {"verbatim": verbatim_share(summary, article)}
 
 
 def sentences(text: str) -> list[str]:

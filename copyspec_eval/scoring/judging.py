@@ -4,7 +4,6 @@ Only the request goes through `chat`: FastChat's client needs openai < 1 and a l
 """
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -28,8 +27,7 @@ _REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
 _KNOWN_JUDGE = "gpt-4"  # to FastChat; the judge's own name is put into the rows
 
 # Servers are not deterministic even at temperature 0, so another judgement may be usable.
-NUM_JUDGEMENTS = 3
-WAIT_SECONDS = 1.0
+_NUM_JUDGEMENTS = 3
 
 AnswerTurn = tuple[int, int]  # a question_id, and a turn counted from 1
 
@@ -138,9 +136,7 @@ def judge_all(
             question = {"question_id": question_id, "turns": match.conversations[0].questions}
             answers = [{"choices": [{"turns": each.answers}]} for each in match.conversations]
             how = judge_of(match), match.reference, turn > 1
-            for attempt in range(NUM_JUDGEMENTS):
-                if attempt:
-                    time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
+            for _ in range(_NUM_JUDGEMENTS):
                 try:
                     row: dict[str, Any] = play(match_class(question, *names, *answers, *how), None)
                 except SyntaxError:  # a rating such as 08 is no number to FastChat
@@ -151,7 +147,7 @@ def judge_all(
                 if _is_usable(row):
                     return row | {"judge": judge_names[match.key]}
             what = "verdict" if is_pair else "rating"
-            raise NoReplyError(f"no {what} in {NUM_JUDGEMENTS} judgements")
+            raise NoReplyError(f"no {what} in {_NUM_JUDGEMENTS} judgements")
 
         by_key = {match.key: match for match in asked}
         judge_names = {

@@ -8,8 +8,8 @@ from typing import Any
 
 from accelerate.utils import convert_file_size_to_int
 
-from copyspec_eval.drafters.registry import drafter_factory, setting_value
-from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.drafters.registry import drafter_factory, parse_settings
+from copyspec_eval.errors import OptionError
 from copyspec_eval.types import PAPER_DELTA, PAPER_GAMMA, DraftOptions
 
 _ARM_SETTINGS = {field.name for field in fields(DraftOptions)} - {"drafter"}
@@ -74,12 +74,7 @@ def parse_arms(
 
 def _arm(shared: DraftOptions, text: str) -> DraftOptions:
     drafter, *settings = text.split("+")
-    given: dict[str, Any] = {}
-    for setting in settings:
-        name, is_given, value = setting.partition("=")
-        if name not in _ARM_SETTINGS:
-            raise unknown_option(f"setting of the arm {drafter}", name, _ARM_SETTINGS)
-        given[name] = setting_value(value) if is_given else True
+    given = parse_settings(settings, _ARM_SETTINGS, f"setting of the arm {drafter}")
     if shared.store_paths or not isinstance(given.get("store", False), bool):
         raise OptionError(
             f"{text}: an arm cannot copy from earlier runs; use it in a run without arms"

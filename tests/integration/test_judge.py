@@ -18,7 +18,6 @@ from copyspec_eval.reports.conversations import read_ratings
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.leaderboard_forms import as_markdown, csv_files
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.scoring import judging
 from copyspec_eval.sources import read_jsonl
 
 KEY = "sk-secret-0123456789"
@@ -34,7 +33,6 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
     monkeypatch.setattr(openai_api, "MAX_RETRIES", 1)
 
 

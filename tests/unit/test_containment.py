@@ -25,10 +25,10 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: /proc an
 @pytest.fixture
 def works(monkeypatch):
     """Makes this a machine where only these levels work."""
-    fails = Outcome("killed", None, "", "cannot start: no bwrap")
+    fails = Outcome("killed", "", "cannot start: no bwrap")
 
     def works(*levels):
-        outcomes = dict.fromkeys(levels, Outcome("ok", 0, "", ""))
+        outcomes = dict.fromkeys(levels, Outcome("ok", "", ""))
         monkeypatch.setattr(programs, "trial", lambda level: outcomes.get(level, fails))
 
     monkeypatch.delenv(programs.VARIABLE, raising=False)

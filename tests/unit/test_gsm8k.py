@@ -69,7 +69,7 @@ def test_a_program_is_a_part_of_its_answer(answer):
 
 
 def ended(output: str) -> Outcome:
-    return Outcome("ok", 0, output, "")
+    return Outcome("ok", output, "")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def ended(output: str) -> Outcome:
         (ended("18.0001"), 18, "wrong number"),
         (ended("0.0000001"), 0, "wrong number"),
         (ended("-18"), 18, "wrong number"),
-        (Outcome("error", 1, "18\n", "exit code 1: E"), 18, "exit code 1: E"),
-        (Outcome("timeout", None, "18\n", "over 10 s of wall time"), 18, "over 10 s of wall time"),
+        (Outcome("error", "18\n", "exit code 1: E"), 18, "exit code 1: E"),
+        (Outcome("timeout", "18\n", "over 10 s of wall time"), 18, "over 10 s of wall time"),
     ],
 )
 def test_verdicts(outcome, gold, reason):

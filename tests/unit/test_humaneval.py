@@ -167,7 +167,7 @@ def test_predict_only_runs_nothing(local_data, monkeypatch, tmp_path):
 def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     write(local_data, PLUS)
     monkeypatch.delenv(programs.VARIABLE, raising=False)
-    monkeypatch.setattr(programs, "trial", lambda level: Outcome("killed", None, "", "no"))
+    monkeypatch.setattr(programs, "trial", lambda level: Outcome("killed", "", "no"))
     task = HumanEvalTask(CONFIG)
     with pytest.raises(OptionError, match="install bubblewrap, or set COPYSPEC_SANDBOX=limits"):
         task.build_all_requests()
@@ -269,7 +269,7 @@ def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
         starts.append(rest[0])
         done = itertools.takewhile(lambda raw: raw != "bad", rest[:2])
         lines = "".join(json.dumps(raw.upper()) + "\n" for raw in done)
-        return Outcome("timeout", None, lines + '"cut', "over 60 s of wall time")
+        return Outcome("timeout", lines + '"cut', "over 60 s of wall time")
 
     assert score_all([]) == []
     monkeypatch.setattr(programs, "run", run)

@@ -16,7 +16,6 @@ from copyspec_eval import openai_api
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports import judged
-from copyspec_eval.scoring import judging
 from copyspec_eval.scoring.chat import ChatModel
 from copyspec_eval.scoring.judging import Conversation, Judged, Match, judge_all, matches
 
@@ -29,7 +28,6 @@ KEY = "sk-secret-0123456789"
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fastchat.llm_judge.common")
-    monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
     monkeypatch.setattr(openai_api, "MAX_RETRIES", 0)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

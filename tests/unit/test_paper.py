@@ -1,11 +1,13 @@
 """The paper's tables: their runs, and their cells computed by hand."""
 
 import shlex
+import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from recorded_runs import manifest, turn, write_run
@@ -42,7 +44,7 @@ def answered(
     for options, rows in arms:
         drafting = SPEC.drafting | asdict(options) | {"arms": ["several"]}
         write_run(folder, rows, manifest(rows[0].run_id, drafting=drafting))
-    return layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
+    return layouts.Answered(run, leaderboard([read_recorded(folder)]))
 
 
 def test_the_draft_model_alone_and_behind_copying(tmp_path):
@@ -126,7 +128,7 @@ def test_every_table_has_a_plan(name, capsys):
         start = f"copyspec-eval run --model copyspec --model_args pretrained=org/{model}"
         assert line.startswith(start)
         assert {("--tasks", run.task), ("--limit", "8")} <= {*pairwise(line.split())}
-    tokens = 2 * sum(run.num_tokens(replace(REQUEST, limit=8)) for run in runs)
+    tokens = 2 * sum(run.num_tokens for run in runs)
     assert estimate == f"# about {tokens / 36000:.1f} hours at 10 tokens/s"
     words = [shareable(line).split() for line in commands]
     for option in ("--output_path", "--use_cache"):
@@ -151,17 +153,17 @@ def test_options_reach_every_command(capsys):
 
 def test_samples_are_the_papers_and_tables_share_runs():
     runs = {run.task: run for run in TABLES["main"].runs(REQUEST)}
-    assert runs["gsm8k_self_correction_paper"].num_documents(REQUEST) == 104
-    assert runs["cnn_dailymail_extractive_paper"].num_documents(REQUEST) == 101
-    assert "--limit" not in runs["mt_redundant_paper"].command(REQUEST)
-    chats = {task: "--apply_chat_template" in run.command(REQUEST) for task, run in runs.items()}
+    assert runs["gsm8k_self_correction_paper"].num_documents == 104
+    assert runs["cnn_dailymail_extractive_paper"].num_documents == 101
+    assert "--limit" not in runs["mt_redundant_paper"].command
+    chats = {task: "--apply_chat_template" in run.command for task, run in runs.items()}
     assert not chats["mt_redundant_paper"], "FastChat's template is the prompt"
     assert chats["gsm8k_self_correction_paper"]
-    assert all("prefix_cache=0" in run.command(REQUEST)[4] for run in runs.values())
-    names = {name: {run.name for run in table.runs(REQUEST)} for name, table in TABLES.items()}
-    assert names["categories"] <= names["main"]
-    assert not (names["gamma"] | names["copied-tokens"]) & names["main"]
-    assert len(names["draft-model"]) == 3
+    assert all("prefix_cache=0" in run.command[4] for run in runs.values())
+    folders = {name: {run.folder for run in table.runs(REQUEST)} for name, table in TABLES.items()}
+    assert folders["categories"] <= folders["main"]
+    assert not (folders["gamma"] | folders["copied-tokens"]) & folders["main"]
+    assert len(folders["draft-model"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -178,13 +180,21 @@ def test_wrong_requests_are_refused(table, changes, message):
     with pytest.raises(OptionError, match=message):
         tables.table_named(table, replace(REQUEST, **changes))
     with pytest.raises(OptionError, match=r"--tokens-per-second must be positive, got 0\.0"):
-        tables.planned(TABLES["gamma"], [REQUEST], 0.0)
+        tables.planned([], 0.0)
+
+
+def test_two_models_of_one_name_do_not_share_a_run(tmp_path, monkeypatch):
+    requests = [replace(REQUEST, model=f"{owner}/model", out=tmp_path) for owner in ("a", "b")]
+    runs = [run for request in requests for run in TABLES["gamma"].runs(request)]
+    monkeypatch.setattr(subprocess, "run", Mock(return_value=Mock(returncode=0)))
+    with pytest.raises(DataError, match=r"has a run of another command .*; give another --out"):
+        plan.make(runs)
 
 
 def test_a_folder_whose_command_cannot_be_read_is_refused(tmp_path):
     request = replace(REQUEST, out=tmp_path)
     [run] = TABLES["gamma"].runs(request)
-    run.folder(request).mkdir()
-    (run.folder(request) / "command.json").write_text("[")
+    run.folder.mkdir()
+    (run.folder / "command.json").write_text("[")
     with pytest.raises(DataError, match=r"cannot be read .* remove the folder"):
-        plan.make([run], request)
+        plan.make([run])

@@ -103,7 +103,7 @@ def test_a_program_ends_with_status_and_reason(name):
     assert outcome.status == (status or outcome.status) != "ok"
     assert outcome.reason.startswith(reason)
     assert "\n" not in outcome.reason
-    assert (outcome.exit_code is not None) == (outcome.status == "error")
+    assert outcome.reason.startswith("exit code") == (outcome.status == "error")
     assert len(outcome.stdout) <= limits.output_bytes
 
 
@@ -125,7 +125,7 @@ def test_a_program_ends_with_status_and_reason(name):
 )
 def test_a_program_that_ends_well(source, stdout):
     outcome = ran(source)
-    assert (outcome.status, outcome.exit_code, outcome.reason) == ("ok", 0, "")
+    assert (outcome.status, outcome.reason) == ("ok", "")
     assert outcome.stdout.startswith(stdout)
 
 
@@ -220,15 +220,16 @@ def test_what_is_installed_can_be_read():
 
 def test_a_program_that_does_not_exist():
     outcome = run(Command(["/nowhere/program"]))
-    assert (outcome.status, outcome.exit_code) == ("error", 126)
-    assert "cannot start /nowhere/program: [Errno 2] No such file" in outcome.reason
+    assert outcome.status == "error"
+    reason = "exit code 126: cannot start /nowhere/program: [Errno 2] No such file"
+    assert outcome.reason.startswith(reason)
 
 
 def test_many_side_by_side_and_equal_ones_once(monkeypatch, capfd):
     outcomes = run_all([f"print({number})" for number in range(8)])
     assert [outcome.stdout for outcome in outcomes] == [f"{number}\n" for number in range(8)]
     assert "Running programs" in capfd.readouterr().err
-    run_one = Mock(side_effect=lambda source: Outcome("ok", 0, source, ""))
+    run_one = Mock(side_effect=lambda source: Outcome("ok", source, ""))
     monkeypatch.setattr(programs, "run_program", run_one)
     assert [outcome.stdout for outcome in run_all(["a", "b", "a"])] == ["a", "b", "a"]
     assert run_one.call_count == 2

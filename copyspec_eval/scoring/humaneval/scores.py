@@ -7,13 +7,12 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from copyspec_eval.errors import SandboxError
 from copyspec_eval.sandbox import programs
@@ -72,9 +71,11 @@ def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
     solutions = sanitised([(raw, problem["entry_point"]) for raw, problem in answers])
     problems = [problem for _, problem in answers]
     # As EvalPlus does: its limits are of wall time, so solutions must not share a processor.
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        scored = pool.map(score_solution, solutions, problems)
-        return list(tqdm(scored, "Scoring solutions", len(answers), unit="solution"))
+    how = {"max_workers": max(1, (os.cpu_count() or 1) // 2), "desc": "Scoring solutions"}
+    scored: list[ScoredSolution] = thread_map(
+        score_solution, solutions, problems, unit="solution", **how
+    )
+    return scored
 
 
 def score_solution(solution: str, problem: Problem) -> ScoredSolution:
