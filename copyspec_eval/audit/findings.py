@@ -15,7 +15,7 @@ from copyspec_eval.audit.asking import Asking, Letter, Pair
 from copyspec_eval.audit.replies import Reply
 from copyspec_eval.audit.verdicts import FAULTS, KINDS, Kind, Verdict
 from copyspec_eval.reports.comparison import ScorePair, compare_scores
-from copyspec_eval.reports.runs import Run, Scores
+from copyspec_eval.reports.runs import Scores
 from copyspec_eval.reports.summary import CONFIDENCE, bootstrap_interval
 
 NAMES: dict[Kind, str] = {kind: kind.replace("_", " ") for kind in KINDS}
@@ -57,7 +57,6 @@ def findings(
     cells: dict[tuple[str, int], list[Pair]] = {}
     for pair in pairs:
         cells.setdefault((pair.question.key.task, pair.level), []).append(pair)
-    runs = (Run(Path(), {}, each) for each in scores)
     return {
         "verdict": overall(pair.verdict for pair in pairs),
         "a": {"name": names["a"], **facts["a"]},
@@ -76,7 +75,7 @@ def findings(
             "answers_repeated": asking.num_repeated,
             "places_read_again": asking.num_readings,
         },
-        "scores": [asdict(score) for score in compare_scores(*runs) if score.num_documents],
+        "scores": [asdict(score) for score in compare_scores(*scores) if score.num_documents],
         "speed": _speed(pairs),
         "acceptance": {each: _acceptance(pairs, each) for each in ("a", "b")},
         "requests": asking.num_asked,

@@ -232,7 +232,7 @@ def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
         is_measured = record is not None and is_of_this_process(record.run_id)
         for metric in _SHOWN:
             values: Any = tuple(fields.get(name) for name in metric.columns)
-            is_known = None not in values and (is_measured or not metric.timed)
+            is_known = None not in values and (is_measured or "seconds" not in metric.columns)
             parts[metric.name].append(values if is_known else None)
     return parts
 
