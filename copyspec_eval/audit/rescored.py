@@ -35,7 +35,7 @@ def _answer_pair(pair: Pair) -> AnswerPair:
     settings = question.settings | {"until": list(question.stops), "do_sample": False}
     settings |= {"max_gen_toks": question.max_tokens}
     a, b = (
-        Answer(*question.key, question.prompt, "", reply.text, reply.token_ids, settings)
+        Answer(question.key, question.prompt, "", reply.text, reply.token_ids, settings)
         for reply in (pair.a, pair.b)
     )
     return AnswerPair(question.key, "diverged", kind, position, a, b)

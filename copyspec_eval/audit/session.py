@@ -134,8 +134,8 @@ def _ask_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> None:
         raise DataError(f"{recorded.name}: no answers to {', '.join(order.tasks)}")
     if any(answer.prompt is None for answer in answers):
         raise DataError(f"{recorded.name}: without prompts; run lm_eval with --log_samples")
-    for turn in sorted({answer.turn for answer in answers}):
-        part = [answer for answer in answers if answer.turn == turn]
+    for turn in sorted({answer.key.turn for answer in answers}):
+        part = [answer for answer in answers if answer.key.turn == turn]
         asking.answer([question(a.key, a.prompt or "", a.gen_kwargs) for a in part])
 
 
