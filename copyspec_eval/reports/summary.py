@@ -168,12 +168,11 @@ _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds
 _ENDED_RATES = (*_BOTH_RATES, "ended")
 _EARLIER = ("earlier_accepted", "num_tokens", "earlier_drafted")
 _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
-_DECODE_RATE = "decode_tokens / decode_seconds"
 
 METRICS: tuple[Metric, ...] = (
     # prefill + decode seconds: what a user waits for
     _ratio("tokens_per_second", "tokens/s", "num_tokens / seconds"),
-    _ratio("decode_tokens_per_second", "decode tokens/s", _DECODE_RATE),
+    _ratio("decode_tokens_per_second", "decode tokens/s", "decode_tokens / decode_seconds"),
     # means over turns; the latency is wall clock, prefill to last token
     _ratio("latency_seconds", "latency s", "latency_seconds / num_turns"),
     _ratio("tokens", "tokens", "num_tokens / num_turns"),
