@@ -1,7 +1,6 @@
 """A run as lm-eval leaves it in a folder: what was asked, answered and scored."""
 
 import hashlib
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -68,14 +67,17 @@ def read_run(folder: Path) -> Run:
         remedy = "give the one that lm_eval --output_path wrote to"
         raise DataError(f"{folder}: no such folder; {remedy}")
     notes: list[str] = []
-    by_place, rows = _read_rows(folder, notes)
+    rows: list[TurnRecord] = []
     in_places: list[RecordedRun] = []
     unknown: list[str] = []
-    for place, in_place in by_place.items():
+    for place in records.folders_with_rows(folder):
+        in_place = records.read_folder(place, notes)
+        rows += in_place
         try:
             in_places.append(read_folder(place, in_place, []))
         except DataError as error:  # the answers are there all the same
             unknown.append(f"whether the runs are whole is not known: {error}")
+    rows.sort(key=lambda row: row.run_id)  # of an answer that two runs gave, the later one counts
     is_split = len(in_places) > 1 and not unknown and are_shards(in_places)
     shards = {run.folder: run.records for run in in_places} if is_split else {folder: rows}
     logs: list[_Log] = []
@@ -102,25 +104,14 @@ def read_run(folder: Path) -> Run:
     return replace(run, notes=(*notes, *unknown))
 
 
-def _read_rows(
-    folder: Path, notes: list[str]
-) -> tuple[dict[Path, list[TurnRecord]], list[TurnRecord]]:
-    """The rows by place, and all of them: of an answer that two runs gave, the later one counts."""
-    places = records.folders_with_rows(folder)
-    by_place = {place: records.read_folder(place, notes) for place in places}
-    rows = itertools.chain.from_iterable(by_place.values())
-    return by_place, sorted(rows, key=lambda row: row.run_id)
-
-
 def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:
     """By arm of a paired run the baseline's answers and the arm's; they have no scores."""
-    folder = run.folder
-    by_place, rows = _read_rows(folder, [])
-    manifests: dict[str, RunManifest] = {}
-    for place in by_place:
+    folder, rows, manifests = run.folder, list[TurnRecord](), dict[str, RunManifest]()
+    for place in records.folders_with_rows(folder):
+        rows += records.read_folder(place, [])
         manifests |= read_manifests(place, [])
     drafted: dict[str, dict[AnswerKey, Answer]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.run_id):
         if row.baseline is None:
             raise DataError(f"{folder}: no paired run; give two runs, or one with paired=true")
         if row.token_ids is None or len(row.token_ids) != row.counts.num_tokens:
