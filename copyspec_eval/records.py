@@ -1,5 +1,6 @@
 """One JSON row per answered turn, appended as it happens: a killed run loses nothing."""
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from copyspec_eval.types import Agreement, Attempt, Difference, Span, TurnCounts
 
 SCHEMA_VERSION = 5
 
+_FILES = "turns*.jsonl"
 _NUMBERS = [name for name in TurnCounts.__slots__ if name not in ("drafts", "finish_reason")]
 _MOST, _LONGEST_DRAFT = 10**9, 2**16
 """Tokens, or seconds, that an answer may have; and tokens of a draft."""
@@ -130,8 +132,20 @@ def records_file(folder: Path, rank: int) -> Path:
     return folder / ("turns.jsonl" if rank == 0 else f"turns.rank{rank}.jsonl")
 
 
+def folders_with_rows(folder: Path) -> list[Path]:
+    """Those of `folder` and the folders below it that have files of rows."""
+    return sorted({file.parent for file in folder.rglob(_FILES)})
+
+
 def append(path: Path, record: TurnRecord) -> None:
     journal.append(path, msgspec.json.encode(record))
+
+
+def read_folder(folder: Path, notes: list[str]) -> list[TurnRecord]:
+    """The rows in a folder, of all ranks, in order of their runs; notes as `read`."""
+    files = sorted(folder.glob(_FILES))
+    rows = itertools.chain.from_iterable(read(file, notes) for file in files)
+    return sorted(rows, key=lambda row: row.run_id)
 
 
 def read(path: Path, notes: list[str]) -> list[TurnRecord]:

@@ -241,14 +241,6 @@ class Generation:
     batch_size: int  # rows that the engine decodes side by side
 
 
-class ReplayedTurn(NamedTuple):
-    """What a drafter made of a recorded answer; nothing of it was timed."""
-
-    category: str
-    turn: int
-    counts: TurnCounts
-
-
 def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
     """Index of the first item that differs, or at which one has ended; None if they are equal.
 

@@ -15,7 +15,7 @@ from copyspec_eval.audit.asking import Asking, Pair
 from copyspec_eval.audit.replies import Reply
 from copyspec_eval.audit.verdicts import FAULTS, KINDS, Kind, Verdict
 from copyspec_eval.reports.comparison import compare_scores
-from copyspec_eval.reports.runs import Run, Scores
+from copyspec_eval.reports.runs import Scores
 from copyspec_eval.reports.summary import (
     CONFIDENCE,
     Integers,
@@ -63,7 +63,6 @@ def findings(
     cells: dict[tuple[str, int], list[Pair]] = {}
     for pair in pairs:
         cells.setdefault((pair.question.key.task, pair.level), []).append(pair)
-    runs = (Run(Path(), {}, each) for each in scores)
     return {
         "verdict": overall(pair.verdict for pair in pairs),
         **{letter: {"name": side.name, **facts[letter]} for letter, side in asking.sides.items()},
@@ -81,7 +80,7 @@ def findings(
             "answers_repeated": len(asking.repeated),
             "places_read_again": len(asking.read_again),
         },
-        "scores": [asdict(score) for score in compare_scores(*runs) if score.num_documents],
+        "scores": [asdict(score) for score in compare_scores(*scores) if score.num_documents],
         "speed": _speed(pairs),
         "acceptance": {each: _acceptance(pairs, each) for each in ("a", "b")},
         "requests": asking.num_asked,

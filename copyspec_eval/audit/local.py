@@ -16,7 +16,7 @@ from copyspec_eval.harness.answering import Message, rendered
 from copyspec_eval.harness.recorded import Arguments, recorded
 from copyspec_eval.paths import lm_eval_models
 from copyspec_eval.records import record_of
-from copyspec_eval.reports.recorded import read_whole
+from copyspec_eval.reports.runs import read_run
 
 
 class LocalSide:
@@ -96,7 +96,7 @@ class RecordedSide:
         self._folder = folder
 
     def open(self) -> dict[str, Any]:
-        self.run = read_whole(self._folder)
+        self.run = read_run(self._folder)
         return {"folder": self._folder.name, "model": self.run.model, "dtype": self.run.dtype}
 
     def reply(self, question: Question) -> Reply:

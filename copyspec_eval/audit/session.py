@@ -149,8 +149,8 @@ def _answer_recorded(order: Order, asking: Asking, recorded: RecordedSide) -> tu
         raise DataError(f"{recorded.name}: no answers to {', '.join(order.tasks)}")
     if any(answer.prompt is None for answer in answers):
         raise DataError(f"{recorded.name}: without prompts; run lm_eval with --log_samples")
-    for turn in sorted({answer.turn for answer in answers}):
-        part = [answer for answer in answers if answer.turn == turn]
+    for turn in sorted({answer.key.turn for answer in answers}):
+        part = [answer for answer in answers if answer.key.turn == turn]
         asking.answer([greedy(a.key, a.prompt or "", a.gen_kwargs) for a in part])
     return {}, {}
 
@@ -162,7 +162,7 @@ def _rescore(asking: Asking, pretrained: str) -> None:
     for key, pair in undecided.items():
         for run, reply in zip(runs, (pair.a, pair.b), strict=True):
             prompt, settings = pair.question.prompt, pair.question.settings
-            run.answers[key] = Answer(*key, prompt, "", reply.text, reply.token_ids, settings)
+            run.answers[key] = Answer(key, prompt, "", reply.text, reply.token_ids, settings)
     for rescored in rescore(compare_answers(*runs), pretrained, ()):
         difference = rescored.difference
         if difference is not None:

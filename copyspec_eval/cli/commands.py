@@ -48,25 +48,25 @@ def replay(arguments: argparse.Namespace) -> None:
     make_drafter = drafter_factory(options, earlier.in_order)
     cost = arguments.token_cost
     limits = longest_draft(options), acceptance_threshold(cost)
-    turns = [
-        replay_turn(trace, make_drafter(), *limits, earlier=earlier.to("", trace.id, trace.turn))
+    replayed = (
+        (trace, replay_turn(trace, make_drafter(), *limits, earlier.to("", trace.id, trace.turn)))
         for trace in earlier_runs.read_traces(arguments.traces)
-    ]
-    figures = replay_figures(turns, cost)
+    )
+    figures = replay_figures(replayed, cost)
     _show(json.dumps(figures, indent=2) if arguments.json else replay_table(figures))
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print where two runs' answers and scores differ, or the arms of one; 1 if answers do."""
     from copyspec_eval.reports import comparison
-    from copyspec_eval.reports.recorded import read_whole
-    from copyspec_eval.reports.runs import read_arms
+    from copyspec_eval.reports.runs import read_arms, read_run
 
-    run_a, folder_b = read_whole(arguments.run_a), arguments.run_b
-    pairs = {"": (run_a, read_whole(folder_b))} if folder_b else read_arms(run_a)
+    run_a, folder_b = read_run(arguments.run_a), arguments.run_b
+    pairs = {"": (run_a, read_run(folder_b))} if folder_b else read_arms(run_a)
     figures = {}
     for name, (a, b) in pairs.items():
-        answers, scores = comparison.compare_answers(a, b), comparison.compare_scores(a, b)
+        answers = comparison.compare_answers(a, b)
+        scores = comparison.compare_scores(a.scores, b.scores)
         if arguments.rescore:
             from copyspec_eval.harness.rescoring import rescore
 
@@ -190,12 +190,12 @@ def all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
     from copyspec_eval.reports import judged
-    from copyspec_eval.reports.recorded import read_whole
+    from copyspec_eval.reports.runs import read_run
     from copyspec_eval.scoring.chat import ChatModel
 
     model = ChatModel(arguments.model, arguments.base_url)
     folders = [arguments.run, *([arguments.against] if arguments.against else [])]
-    runs, how = list(map(read_whole, folders)), (arguments.concurrency, arguments.all_references)
+    runs, how = list(map(read_run, folders)), (arguments.concurrency, arguments.all_references)
     results = judged.judge_runs(runs, model, *how)
     show = judged.ratings_table if len(runs) == 1 else judged.verdicts_table
     _show(show(results))
@@ -276,7 +276,7 @@ def paper(arguments: argparse.Namespace) -> None:
 def export(arguments: argparse.Namespace) -> None:
     from copyspec_eval import journal
     from copyspec_eval.reports import export
-    from copyspec_eval.reports.recorded import read_whole
+    from copyspec_eval.reports.runs import read_run
     from copyspec_eval.reports.turns import read_turns
 
     if arguments.format == "turns":
@@ -285,9 +285,9 @@ def export(arguments: argparse.Namespace) -> None:
     elif arguments.format == "tensorboard":
         written = export.write_tensorboard(read_turns([arguments.run]), arguments.out)
     elif arguments.format == "evalplus":
-        written = [export.write_evalplus(read_whole(arguments.run), arguments.out)]
+        written = [export.write_evalplus(read_run(arguments.run), arguments.out)]
     else:
-        written = export.write_fastchat(read_whole(arguments.run), arguments.out)
+        written = export.write_fastchat(read_run(arguments.run), arguments.out)
     _show("\n".join(map(str, written)))
 
 

@@ -11,7 +11,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.reports.earlier_runs import Trace
-from copyspec_eval.types import ReplayedTurn
+from copyspec_eval.types import TurnCounts
 
 _BUDGET = 1024  # tokens that a request usually allows, which bound a draft; answers end earlier
 
@@ -22,7 +22,7 @@ def replay_turn(
     longest: int,
     threshold: float,
     earlier: abc.Sequence[abc.Sequence[int]] = (),
-) -> ReplayedTurn:
+) -> TurnCounts:
     """Run the decoding loop on `trace`; the prefill counts as one forward, even with a draft."""
     num_tokens = len(trace.answer_ids)
     stop_rule = StopRule(max(_BUDGET, num_tokens), length=num_tokens)
@@ -39,5 +39,4 @@ def replay_turn(
         continuation = iter(padded[len(sequence.output_ids) :])
         sequence.commit(sequence.propose(longest, threshold), choose)
     # A trace does not say what ended it.
-    counts = replace(sequence.counts(), finish_reason=None, num_looped_tokens=None)
-    return ReplayedTurn(trace.category, trace.turn, counts)
+    return replace(sequence.counts(), finish_reason=None, num_looped_tokens=None)

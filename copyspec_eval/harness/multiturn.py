@@ -220,7 +220,7 @@ def _contributions(answers: Iterable[object]) -> dict[str, list[tuple[float, ...
         is_measured = record is not None and is_of_this_process(record.run_id)
         for metric in _SHOWN:
             values: Any = tuple(fields.get(name) for name in metric.columns)
-            if None not in values and (is_measured or not metric.timed):
+            if None not in values and (is_measured or "seconds" not in metric.columns):
                 parts[metric.name].append(values)
     return parts
 

@@ -112,11 +112,9 @@ class RunRecorder:
     def report(self) -> dict[str, Any]:
         """Figures of the run's rows, of all ranks if they went to a folder; else this rank's."""
         rows = list(self.rows)
-        if self.folder is not None:
-            for rank in set(range(self.world_size)) - {self.rank}:
-                file = records.records_file(self.folder, rank)
-                others = records.read(file, []) if file.exists() else []
-                rows += [row for row in others if row.run_id == self.run_id]
+        if self.folder is not None and self.world_size > 1:
+            of_run = (r for r in records.read_folder(self.folder, []) if r.run_id == self.run_id)
+            rows += [row for row in of_run if row.rank != self.rank]
         if rows:
             evaluation.ended(rows)
         return {"run_id": self.run_id, "figures": run_figures(rows)}

@@ -266,9 +266,9 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
     rows: list[list[object]] = []
     for each in runs:
         by_document: dict[int, list[str]] = {}  # all questions, then all answers
-        for answer in read_run(each.run.folder).answers.values():
+        for key, answer in read_run(each.run.folder).answers.items():
             questions = " ".join((answer.doc or {})["turns"])
-            by_document.setdefault(answer.doc_id, [questions]).append(answer.text)
+            by_document.setdefault(key.doc_id, [questions]).append(answer.text)
         texts = [" ".join(parts).split() for parts in by_document.values()]
         for gamma in _SIMILARITY_GAMMAS:
             similarity = mean_similarity(texts, gamma)

@@ -1,12 +1,13 @@
 """The conversations of a run that a judge can rate, and the ratings in its folder."""
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
+from copyspec_eval.reports.results import Rating
 from copyspec_eval.reports.runs import Answer, Run, read_run
 from copyspec_eval.scoring.judging import REFERENCE_TURNS, Conversation, is_rating
 
@@ -16,31 +17,22 @@ PREFIX = "rating_"
 _TWO_TURNS: Any = Annotated[list[str], msgspec.Meta(min_length=2)]
 
 
-class Rating(NamedTuple):
-    task: str
-    judge: str
-    category: str
-    turn: int
-    question_id: int
-    score: float
-
-
 def conversations(run: Run) -> dict[str, list[Conversation]]:
     """The conversations that a judge can score, by task: those of FastChat's question files."""
     by_task: dict[str, list[Conversation]] = {}
-    for first in run.answers.values():
+    for key, first in run.answers.items():
         doc = first.doc or {}
         turns = doc.get("turns")
         has_turns = "question_id" in doc and isinstance(turns, list) and len(turns) > 1
-        if (first.turn, first.repeat) != (1, 0) or not (has_turns or first.task in REFERENCE_TURNS):
+        if (key.turn, key.repeat) != (1, 0) or not (has_turns or key.task in REFERENCE_TURNS):
             continue
-        if (second := run.answers.get(first.key._replace(turn=2))) is None:
-            missing = f"{first.task} doc {first.doc_id}: the second answer is missing"
+        if (second := run.answers.get(key._replace(turn=2))) is None:
+            missing = f"{key.task} doc {key.doc_id}: the second answer is missing"
             raise DataError(f"{missing}; run again")
         types = {"question_id": int, "category": str, "turns": _TWO_TURNS}
         identity, category, (question, again, *_) = document_fields(first, **types)
         texts = (question, again), (first.text, second.text)
-        by_task.setdefault(first.task, []).append(Conversation(identity, category, *texts))
+        by_task.setdefault(key.task, []).append(Conversation(identity, category, *texts))
     if not by_task:
         wanted = "mt_bench, mt_redundant or a question file"
         raise DataError(f"{run.folder}: no answers to {wanted}; run one")
@@ -52,7 +44,7 @@ def document_fields(answer: Answer, **types: Any) -> list[Any]:
     doc, values = answer.doc or {}, []
     # What is missing is named before what is of another type.
     for name in sorted(types, key=lambda name: name in doc):
-        where = f"{answer.task} doc {answer.doc_id}: its {name}"
+        where = f"{answer.key.task} doc {answer.key.doc_id}: its {name}"
         if name not in doc:
             raise DataError(f"{where} is not recorded; run lm_eval with --log_samples")
         try:

@@ -13,6 +13,7 @@ import msgspec
 from copyspec_eval import records
 from copyspec_eval.drafters.registry import store_text
 from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.records import TurnRecord
 from copyspec_eval.sources import read_jsonl
 
 TokenIds = Sequence[int]
@@ -126,25 +127,23 @@ def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -
 
 def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
     if path.is_dir():
-        if not (files := sorted(path.glob("turns*.jsonl"))):
+        if path not in records.folders_with_rows(path):
             remedy = "name the --output_path of a run of --model copyspec or copyspec-timed"
             raise OptionError(f"store={path}: no turns*.jsonl there; {remedy}")
-        return _answers_in_records(files, notes)
+        return list(map(_from_record, records.read_folder(path, notes)))
     if not path.exists():
         remedy = "pass true, false, or the --output_path of an earlier run"
         raise OptionError(f"store={path}: no such file or folder; {remedy}")
     if "answer_ids" not in next(read_jsonl(path)).fields:
-        return _answers_in_records([path], notes)
+        rows = sorted(records.read(path, notes), key=lambda row: row.run_id)
+        return list(map(_from_record, rows))
     traces = [trace for trace in read_traces(path) if trace.id is not None]
     return [EarlierAnswer(RequestId("", str(t.id), t.turn), t.answer_ids) for t in traces]
 
 
-def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
-    answers: list[tuple[str, EarlierAnswer]] = []
-    for row in (row for file in files for row in records.read(file, notes)):
-        request, ids = RequestId(row.task, str(row.doc_id), row.turn), row.token_ids
-        are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
-        compact = array("i", ids or ()) if are_possible else None
-        has_eos = row.counts.finish_reason == "eos"
-        answers.append((row.run_id, EarlierAnswer(request, compact, row.text, row.answer, has_eos)))
-    return [answer for _, answer in sorted(answers, key=lambda each: each[0])]
+def _from_record(row: TurnRecord) -> EarlierAnswer:
+    request, ids = RequestId(row.task, str(row.doc_id), row.turn), row.token_ids
+    are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
+    compact = array("i", ids or ()) if are_possible else None
+    has_eos = row.counts.finish_reason == "eos"
+    return EarlierAnswer(request, compact, row.text, row.answer, has_eos)

@@ -49,7 +49,7 @@ def write_evalplus(run: Run, folder: Path) -> Path:
     """Write `<model>.jsonl`: the program in each answer, as EvalPlus sanitises it; none is run."""
     with needing("EvalPlus", "this export", "humaneval"):
         from evalplus.sanitize import sanitize
-    answers = [answer for answer in run.answers.values() if answer.task == HUMANEVAL]
+    answers = [answer for key, answer in run.answers.items() if key.task == HUMANEVAL]
     if not answers:
         raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run that task")
     programs: list[tuple[str, str]] = []

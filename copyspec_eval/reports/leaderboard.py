@@ -11,8 +11,8 @@ from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.redaction import shareable
 from copyspec_eval.reports import turns
-from copyspec_eval.reports.conversations import PREFIX, Rating
-from copyspec_eval.reports.recorded import RecordedRun
+from copyspec_eval.reports.conversations import PREFIX
+from copyspec_eval.reports.results import Rating, RecordedRun
 from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
 

@@ -9,7 +9,7 @@ from pandas import DataFrame, Series
 from copyspec_eval.errors import printable
 from copyspec_eval.reports.conversations import PREFIX
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
-from copyspec_eval.reports.runs import TURN_SCORE
+from copyspec_eval.reports.results import TURN_SCORE
 from copyspec_eval.reports.tables import (
     FIRST_FIGURES,
     Cells,

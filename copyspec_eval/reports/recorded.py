@@ -1,67 +1,52 @@
 """A run of our models in its folder, or in the folders of its shards."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from copyspec_eval import records
 from copyspec_eval.errors import DataError
-from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests
+from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.conversations import Rating, read_ratings
-from copyspec_eval.reports.runs import Run, RunScores, Scores, read_results, read_run, score_name
+from copyspec_eval.reports.conversations import read_ratings
+from copyspec_eval.reports.results import (
+    RecordedRun,
+    RunScores,
+    are_shards,
+    read_folder,
+    score_name,
+)
+from copyspec_eval.reports.runs import read_run
 from copyspec_eval.types import Attempt
-
-_RUN_FILES = ("turns*.jsonl", "manifest.json")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """The runs into one folder, or the run whose shards are in several folders."""
-
-    folder: Path  # that of the first shard
-    records: list[TurnRecord]  # each answer once, without token ids, in order
-    manifests: dict[str, RunManifest]
-    scores: RunScores  # this and the following two as in `Results`
-    documents: dict[str, int]
-    cut_short: dict[str, str]
-    notes: list[str]  # what is incomplete, left out or of another schema, for people
-    ratings: list[Rating] = field(default_factory=list)
 
 
 def read_recorded(folder: Path) -> RecordedRun:
-    """The run, or the runs, in `folder`."""
-    files = sorted(folder.glob("turns*.jsonl"))
-    if not files and not (folder / "manifest.json").exists():
+    """The run, or the runs, in `folder`: each answer once, without token ids, in order."""
+    notes: list[str] = []
+    answered = records.read_folder(folder, notes)
+    if not answered and not _is_run(folder):
         read_run(folder)  # reports what is missing, if the folder is no run at all
         raise DataError(f"{folder}: no turns*.jsonl; pass the --output_path of a run of copyspec")
-    notes: list[str] = []
+    if not answered:
+        notes.append(f"{folder}: nothing was answered")
     rows: list[TurnRecord] = []
     shared: dict[Attempt, Attempt] = {}
-    for file in files:
-        in_file = records.read(file, notes)
-        if not in_file:
-            notes.append(f"{file}: nothing was answered")
-        for row in in_file:
-            # What reports read: of 25,000 turns, token ids alone would take most of a gigabyte.
-            baseline = replace(row.baseline, token_ids=()) if row.baseline else None
-            attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
-            rows.append(replace(row, token_ids=None, attempts=attempts, baseline=baseline))
-    if not files:
-        notes.append(f"{folder}: no turns.jsonl, so there are no answers")
-    manifests = read_manifests(folder, notes)
-    unknown = sorted({row.run_id for row in rows} - set(manifests))
+    for row in answered:
+        # What reports read: of 25,000 turns, token ids alone would take most of a gigabyte.
+        baseline = replace(row.baseline, token_ids=()) if row.baseline else None
+        attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
+        rows.append(replace(row, token_ids=None, attempts=attempts, baseline=baseline))
+    run = read_folder(folder, rows, notes)
+    unknown = sorted({row.run_id for row in rows} - set(run.manifests))
     if unknown:
         notes.append(f"{folder}: no manifest of {', '.join(unknown)}; its settings are unknown")
-    rows.sort(key=lambda row: row.run_id)
-    results = read_results(folder, rows, manifests)
-    answers = {(results.last_runs[row.run_id], *_key(row)): row for row in rows}
-    notes += results.cut_short.values()
+    answers = {(run.last_runs[row.run_id], *_key(row)): row for row in rows}
+    notes += run.cut_short.values()
     in_order = sorted(answers.values(), key=lambda row: (row.run_id, *_key(row)))
-    figures = results.scores, results.documents, results.cut_short
-    return RecordedRun(folder, in_order, manifests, *figures, notes, read_ratings(folder, notes))
+    ratings = read_ratings(folder, notes)
+    return replace(run, records=in_order, notes=notes, ratings=ratings)
 
 
 def _key(row: TurnRecord) -> tuple[Any, ...]:
@@ -73,7 +58,7 @@ def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     runs = [read_recorded(folder) for each in folders for folder in run_folders(each)]
     groups: list[list[RecordedRun]] = []
     for run in {run.folder.resolve(): run for run in runs}.values():
-        group = next((group for group in groups if _are_shards([*group, run])), None)
+        group = next((group for group in groups if are_shards([*group, run])), None)
         if group:
             group.append(run)
         else:
@@ -85,55 +70,15 @@ def run_folders(folder: Path) -> list[Path]:
     """The folder, if it is that of a run; else the folders of runs below it, or a DataError."""
     if folder.is_file():
         raise DataError(f"{folder}: a file, not a run of copyspec; pass its --output_path")
-    if not folder.is_dir() or any(any(folder.glob(pattern)) for pattern in _RUN_FILES):
+    if not folder.is_dir() or _is_run(folder):
         return [folder]
-    if below := sorted({path.parent for path in folder.rglob(_RUN_FILES[0])}):
+    if below := records.folders_with_rows(folder):
         return below
     raise DataError(f"{folder}: no run of copyspec here or below; pass its --output_path")
 
 
-def read_whole(folder: Path) -> Run:
-    """The run in `folder` as `read_run` has it; of shards below it, all answers and scores."""
-    places = sorted({path.parent for path in folder.rglob(_RUN_FILES[0])})
-    try:
-        is_split = len(places) > 1 and _are_shards([read_recorded(place) for place in places])
-    except DataError:  # `read_run` says what it can do without
-        is_split = False
-    if not is_split:
-        return read_run(folder)
-    shards = [read_run(place) for place in places]
-    answers = {key: answer for shard in shards for key, answer in shard.answers.items()}
-    scores: Scores = {}
-    for shard in shards:
-        for task, by_metric in shard.scores.items():
-            for metric, values in by_metric.items():
-                scores.setdefault(task, {}).setdefault(metric, {}).update(values)
-    notes = tuple(note for shard in shards for note in shard.notes)
-    return replace(shards[0], folder=folder, answers=answers, scores=scores, notes=notes)
-
-
-def _are_shards(runs: Sequence[RecordedRun]) -> bool:
-    """Whether they have the same settings, and each answered documents that no other one did."""
-    for run in runs:
-        unknown = {row.run_id for row in run.records} - run.manifests.keys()
-        if run.cut_short or unknown or not run.manifests:
-            return False
-    specs = [manifest.spec for run in runs for manifest in run.manifests.values()]
-    if not all(spec.evaluation.get("samples") and _are_alike(specs[0], spec) for spec in specs):
-        return False
-    answered = [{(*row.key, row.drafter) for row in run.records} for run in runs]
-    return len(set().union(*answered)) == sum(map(len, answered))
-
-
-def _are_alike(a: RunSpec, b: RunSpec) -> bool:
-    """Whether two specs have the same settings except for the documents."""
-    shared = a.tasks.keys() & b.tasks.keys()
-
-    def rest(spec: RunSpec) -> RunSpec:
-        tasks = {task: spec.tasks[task] for task in shared}
-        return replace(spec, tasks=tasks, evaluation=spec.evaluation | {"samples": None})
-
-    return rest(a) == rest(b)
+def _is_run(folder: Path) -> bool:
+    return (folder / "manifest.json").exists() or any(folder.glob("turns*.jsonl"))
 
 
 def _merged(shards: list[RecordedRun]) -> RecordedRun:
@@ -148,7 +93,7 @@ def _merged(shards: list[RecordedRun]) -> RecordedRun:
         manifests[run_id] = replace(manifest, spec=replace(manifest.spec, evaluation=evaluation))
     notes = [note for shard in shards for note in shard.notes]
     scores = _scores(shards, records, notes)
-    return RecordedRun(shards[0].folder, records, manifests, scores, documents, {}, notes)
+    return RecordedRun(shards[0].folder, records, manifests, scores, documents, {}, {}, notes)
 
 
 def _samples(manifests: dict[str, RunManifest], documents: dict[str, int]) -> Any:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -29,8 +28,6 @@ class Metric:
     heading: str
     columns: tuple[str, ...]
     combine: Combine
-    timed: bool = False  # whether it needs seconds, which an answer from lm-eval's cache lacks
-    higher_is_better: bool | None = None
     statistic: Callable[[Floats], Statistic] | None = None  # of its confidence interval, if any
 
     @property
@@ -71,15 +68,15 @@ def summarise(turns: DataFrame) -> dict[str, float | int | None]:
         runs = [turns]
     for metric in ALL_METRICS:
         values = [metric.figure(run) for run in runs]
-        figures[metric.name] = _known(sum(values) / len(values))
+        figures[metric.name] = known(sum(values) / len(values))
         if len(values) > 1:
-            figures[f"{metric.name}_spread"] = _known(float(numpy.std(values, ddof=1)))
-        ends = map(_known, metric.interval(turns))
+            figures[f"{metric.name}_spread"] = known(float(numpy.std(values, ddof=1)))
+        ends = map(known, metric.interval(turns))
         figures |= zip(metric.names[1:], ends, strict=True)
     return figures
 
 
-def _known(value: float) -> float | None:
+def known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
@@ -156,9 +153,9 @@ def _median_statistic(turns: Floats) -> Statistic:
     return lambda weights: weighted_median(ratios[order], weights[:, order])
 
 
-def _ratio(name: str, heading: str, formula: str, **properties: Any) -> Metric:
+def _ratio(name: str, heading: str, formula: str) -> Metric:
     """A ratio of sums; the formula is "column / column"."""
-    return Metric(name, heading, tuple(formula.split(" / ")), ratio_of_sums, **properties)
+    return Metric(name, heading, tuple(formula.split(" / ")), ratio_of_sums)
 
 
 def _accepted(source: str, heading: str) -> Metric:
@@ -167,23 +164,17 @@ def _accepted(source: str, heading: str) -> Metric:
     return _ratio(f"{source}_accepted_per_attempt", heading, formula)
 
 
-_MORE: dict[str, Any] = {"higher_is_better": True}
-_FAST: dict[str, Any] = {"timed": True, **_MORE}
-_SPEEDUP: dict[str, Any] = {"statistic": speedup_statistic, **_FAST}
-_MEDIAN: dict[str, Any] = {"statistic": _median_statistic, **_FAST}
-_SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
 _ENDED_RATES = (*_BOTH_RATES, "ended")
 _EARLIER = ("earlier_accepted", "num_tokens", "earlier_drafted")
 _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
-_DECODE_RATE = "decode_tokens / decode_seconds"
 
 METRICS: tuple[Metric, ...] = (
     # prefill + decode seconds: what a user waits for
-    _ratio("tokens_per_second", "tokens/s", "num_tokens / seconds", **_FAST),
-    _ratio("decode_tokens_per_second", "decode tokens/s", _DECODE_RATE, **_FAST),
+    _ratio("tokens_per_second", "tokens/s", "num_tokens / seconds"),
+    _ratio("decode_tokens_per_second", "decode tokens/s", "decode_tokens / decode_seconds"),
     # means over turns; the latency is wall clock, prefill to last token
-    _ratio("latency_seconds", "latency s", "latency_seconds / num_turns", **_SLOW),
+    _ratio("latency_seconds", "latency s", "latency_seconds / num_turns"),
     _ratio("tokens", "tokens", "num_tokens / num_turns"),
     # the prefill counts as one forward
     _ratio("forwards", "forwards", "num_forwards / num_turns"),
@@ -191,7 +182,7 @@ METRICS: tuple[Metric, ...] = (
     # tokens that repeat themselves until the budget ends them
     _ratio("looped_share", "looped", "num_looped_tokens / num_tokens"),
     # plain decoding gives exactly 1
-    _ratio("tokens_per_forward", "tokens/forward", "num_tokens / num_forwards", **_MORE),
+    _ratio("tokens_per_forward", "tokens/forward", "num_tokens / num_forwards"),
     # the paper's "% copied", and the part of it that was copied from answers of earlier runs
     _ratio("copied_share", "copied", "copied_tokens / num_tokens"),
     Metric("earlier_share", "from earlier runs", _EARLIER, share_if_drafted),
@@ -201,15 +192,15 @@ METRICS: tuple[Metric, ...] = (
     _ratio("accepted_per_attempt", "accepted/attempt", "copied_tokens / copy_attempts"),
     _accepted("model", "model accepted/attempt"),
     # the following for paired turns only; the baseline is plain one-token decoding
-    _ratio("baseline_tokens_per_second", "baseline tokens/s", _BASELINE_RATE, **_FAST),
+    _ratio("baseline_tokens_per_second", "baseline tokens/s", _BASELINE_RATE),
     # of the answers that both decoders ended themselves: loops up to the budget copy for nothing
-    Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, **_SPEEDUP),
-    Metric("speedup", "speed-up (all)", _BOTH_RATES, ratio_of_rates, **_SPEEDUP),
-    Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, **_MEDIAN),
+    Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, speedup_statistic),
+    Metric("speedup", "speed-up (all)", _BOTH_RATES, ratio_of_rates, speedup_statistic),
+    Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, _median_statistic),
     # tokens equal to the baseline's; different at a near-tie; different beyond rounding
-    _ratio("identical", "identical", "identical / num_turns", **_MORE),
+    _ratio("identical", "identical", "identical / num_turns"),
     _ratio("near_tie", "near-tie", "near_tie / num_turns"),
-    _ratio("diverged", "diverged", "diverged / num_turns", higher_is_better=False),
+    _ratio("diverged", "diverged", "diverged / num_turns"),
 )
 
 ALL_METRICS: tuple[Metric, ...] = (

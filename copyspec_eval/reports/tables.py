@@ -1,6 +1,5 @@
 """Tables in Markdown: columns, cells, their layout, and those of one run and of a replay."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,8 +9,9 @@ from tabulate import tabulate
 
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import turns
-from copyspec_eval.reports.summary import ALL_METRICS, figures_by, summarise
-from copyspec_eval.types import ReplayedTurn
+from copyspec_eval.reports.earlier_runs import Trace
+from copyspec_eval.reports.summary import ALL_METRICS, figures_by, known, summarise
+from copyspec_eval.types import TurnCounts
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?( ±[\d.,]+%?)?")
 _ESCAPES = str.maketrans({"|": r"\|", "`": r"\`", "<": "&lt;", "\n": " ", "\r": " "})
@@ -100,7 +100,10 @@ def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object
     return [headers[index] for index in full], [[row[index] for index in full] for row in rows]
 
 
-_REPLAYED = ("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token")
+_REPLAYED = (
+    *("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token"),
+    "accepted_per_attempt",
+)
 FIRST_FIGURES = [
     metric_column("tokens_per_second", ".0f"),
     interval_column("speedup_ended"),
@@ -157,18 +160,17 @@ def gain(paired: DataFrame) -> tuple[str, str]:
     return "", identical
 
 
-def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
+def replay_figures(
+    replayed: Iterable[tuple[Trace, TurnCounts]], token_cost: float
+) -> dict[str, Any]:
     """Sums and ratios, in total, by turn and by category; plain decoding has a cost of 1."""
     rows = [
-        {"turn": str(each.turn), "category": each.category, **turns.counts_columns(each.counts)}
-        for each in replayed
+        {"turn": str(trace.turn), "category": trace.category, **turns.counts_columns(counts)}
+        for trace, counts in replayed
     ]
     frame = DataFrame(rows).assign(conversation=range(len(rows)))
     unused = set() if frame["earlier_drafted"].sum() else {"earlier_share"}
-
-    def ratio(name: str, part: DataFrame) -> float | None:
-        value = _METRICS[name].figure(part)
-        return None if math.isnan(value) else value
+    metrics = [_METRICS[name] for name in _REPLAYED if name not in unused]
 
     def figures(part: DataFrame) -> dict[str, Any]:
         names = ["num_tokens", "num_forwards", "drafted_tokens", "copy_attempts"]
@@ -177,10 +179,9 @@ def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[
             "turns": len(part),
             "tokens": tokens,
             "forwards": forwards,
-            **{name: ratio(name, part) for name in _REPLAYED if name not in unused},
+            **{metric.name: known(metric.figure(part)) for metric in metrics},
             "cost_per_token": (forwards + token_cost * drafted) / tokens,
             "attempts": attempts,
-            "accepted_per_attempt": ratio("accepted_per_attempt", part),
         }
 
     return {

@@ -20,15 +20,15 @@ from copyspec_eval.types import Difference
 
 def answer(doc_id=0, turn=1, text="yes", tokens=None, prompt="Q", repeat=0):
     ids = None if tokens is None else tuple(tokens)
-    return Answer("t", doc_id, turn, repeat, prompt, sha256(prompt), text, ids, {})
+    return Answer(AnswerKey("t", doc_id, turn, repeat), prompt, sha256(prompt), text, ids, {})
 
 
-def run(*answers, scores=None):
-    return Run(Path("run"), {each.key: each for each in answers}, scores or {}, None)
+def run(*answers):
+    return Run(Path("run"), {each.key: each for each in answers}, {})
 
 
 def scored(metric, values):
-    return run(scores={"t": {metric: dict(enumerate(values))}})
+    return {"t": {metric: dict(enumerate(values))}}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,8 @@ def test_other_scores_get_an_interval():
     low, high = score.interval
     assert -0.5 <= low < 0 < high <= 0.25
     assert compare_scores(a, scored("f1,none", b)) == [score], "the same each time"
-    same, single, alone = (
-        each for other in (a, scored("f1,none", [0.75]), run()) for each in compare_scores(a, other)
-    )
+    [same], [single] = (compare_scores(a, other) for other in (a, scored("f1,none", [0.75])))
+    [alone] = compare_scores(a, {})
     assert same.interval == (0, 0)
     assert (single.difference, single.interval, single.num_unpaired) == (0.25, None, 3)
     assert (alone.a, alone.num_documents, alone.num_unpaired) == (None, 0, 4)
@@ -131,7 +130,7 @@ def test_lines_name_each_difference_and_hold_any_text():
         answer(2, repeat=1, text="same", prompt="P"),
         *map(answer, (4, 6, 3, 5)),
     )
-    figures = comparison.comparison_figures(compare_answers(a, b), compare_scores(a, b))
+    figures = comparison.comparison_figures(compare_answers(a, b), [])
     rendered = comparison.comparison_tables(figures)
     assert [line for line in rendered.splitlines() if line.startswith("- ")] == [
         r"- t doc 0 turn 1: diverged at token 1: A 2 'b|\n**c**', B 9 'd|\nd|\nd|\nd|\nd|\nd|\nd|'",

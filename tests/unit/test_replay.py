@@ -111,10 +111,9 @@ def test_plain_decoding_makes_a_forward_per_token(total):
 def test_replay_by_hand():
     # 1 2 3 4 | 1 2 3 9: 1 by the prefill, 2 alone, then "1 2" copies "3 4", half of it right.
     trace = Trace("c", 1, (1, 2, 3, 4), (1, 2, 3, 9))
-    turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2))(), longest=2, threshold=0.0)
+    counts = replay_turn(trace, drafter_factory(DraftOptions(gamma=2))(), longest=2, threshold=0.0)
     drafts = {"context": DraftCounts(num_attempts=1, num_drafted=2, num_accepted=1)}
-    assert (turn.counts.num_forwards, turn.counts.drafts) == (3, drafts)
-    assert (turn.category, turn.turn) == ("c", 1)
+    assert (counts.num_forwards, counts.drafts) == (3, drafts)
 
 
 NO_TURNS: tuple[Any, ...] = (None, "1", 1.5, 0, 10**30, [1], True, float("inf"))

@@ -55,7 +55,7 @@ def test_each_filter_has_its_scores_and_only_numbers_count(tmp_path):
     row["arguments"] = {"gen_args_0": {"arg_0": "Q", "arg_1": "A"}, "gen_args_1": {"arg_0": "Q"}}
     write_log(tmp_path, [row], task="log_likelihood")
     run = read_run(tmp_path)
-    assert [answer.task for answer in run.answers.values()] == ["the_task"]
+    assert [key.task for key in run.answers] == ["the_task"]
     assert run.scores == {
         "the_task": {"em,a": {0: 0.0}, "em,b": {0: 1.0}},
         "log_likelihood": {"acc,none": {0: 1.0}},
@@ -92,7 +92,7 @@ def test_records_alone_are_a_run(tmp_path):
 
 
 def test_sampling_shows_in_the_settings():
-    answer = Answer("t", 0, 1, 0, "Q", sha256("Q"), "A", None, {})
+    answer = Answer(ROW.key, "Q", sha256("Q"), "A", None, {})
     sampled: list[Any] = [{"do_sample": True}, {"temperature": 0.7}]
     greedy: list[Any] = [{}, {"do_sample": False, "temperature": 1.0}, {"temperature": 0}]
     for settings in [*sampled, *greedy]:

@@ -24,7 +24,8 @@ from copyspec_eval.reports.page.steps import steps
 from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import Cells, Column, gain, metric_column, metric_columns, number
-from copyspec_eval.types import COPIED, first_difference
+from copyspec_eval.reports.turns import counts_columns
+from copyspec_eval.types import first_difference
 
 MOST_TURNS = 1000  # turns with their texts; of more, those that differ from the baseline come first
 MOST_ARMS = 12  # arms with cards and charts
@@ -209,8 +210,6 @@ def _key(record: TurnRecord, drafter: str) -> str:
 
 def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
     counts, baseline = record.counts, record.baseline
-    drafts = (counts.drafts or {}).items()
-    copied = sum(drafted.num_accepted for source, drafted in drafts if source in COPIED)
     in_order = steps(record)
     fields = {
         "key": _key(record, drafter),
@@ -224,7 +223,7 @@ def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
         "seconds": None if counts.seconds is None else round(counts.seconds, 4),
         "tokens": counts.num_tokens,
         "forwards": counts.num_forwards,
-        "copied": None if counts.drafts is None else copied,
+        "copied": counts_columns(counts)["copied_tokens"],
         "steps": in_order and in_order.counts,
         "ordered": in_order and in_order.is_ordered,
         "baseline_seconds": baseline.counts.seconds if baseline else None,

@@ -79,7 +79,7 @@ const markRange = (box, start, end) => {
 const showCopies = (turn, promptBox, answerBox) => {
   const prompt = turn.prompt || "";
   const inPrompt = units(prompt);
-  const inAnswer = units(turn.pieces.map((piece) => piece[0]).join(""));
+  const inAnswer = units(turn.answer);
   const promptLength = [...prompt].length;
   const clear = () => {
     unmark(promptBox);
@@ -114,8 +114,7 @@ const showCopies = (turn, promptBox, answerBox) => {
 };
 
 const promptAndAnswer = (turn) => {
-  const prompt = turn.prompt || "";
-  const answer = turn.pieces.map((piece) => piece[0]).join("");
+  const { answer, prompt = "" } = turn;
   const promptBox = textBox("Prompt", "prompt");
   promptBox.append(prompt.slice(0, LONGEST));
   const answerBox = textBox("Answer", "answer");
@@ -175,11 +174,10 @@ const difference = (answer, baseline) => {
 
 const againstBaseline = (turn) => {
   if (turn.baseline === undefined) return [];
-  const answer = turn.pieces.map((piece) => piece[0]).join("");
   const box = textBox("Baseline");
   box.append(turn.baseline.slice(0, LONGEST));
   const both = textBox("Difference", "difference");
-  for (const [kind, text] of difference(answer.slice(0, LONGEST), turn.baseline.slice(0, LONGEST))) {
+  for (const [kind, text] of difference(turn.answer.slice(0, LONGEST), turn.baseline.slice(0, LONGEST))) {
     both.append(kind === "both" ? text : element(kind === "answer" ? "ins" : "del", "", text));
   }
   const legend = element("p", "label", "Difference: ");

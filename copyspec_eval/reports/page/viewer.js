@@ -13,6 +13,7 @@
 
   const byKey = new Map();
   for (const turn of turns) {
+    turn.answer = turn.pieces.map((piece) => piece[0]).join("");
     if (!byKey.has(turn.key)) byKey.set(turn.key, { key: turn.key, turns: [] });
     byKey.get(turn.key).turns.push(turn);
   }
@@ -149,8 +150,7 @@
   };
 
   const haystack = (each) => {
-    each.text ??= [each.name, ...each.turns.flatMap((turn) => [turn.category, turn.prompt, ...turn.pieces.map((piece) => piece[0])])]
-      .join("\n").toLowerCase();
+    each.text ??= [each.name, ...each.turns.flatMap((turn) => [turn.category, turn.prompt, turn.answer])].join("\n").toLowerCase();
     return each.text;
   };
 
