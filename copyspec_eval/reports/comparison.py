@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy
+from pandas import cut
 
 from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports.runs import Answer, Run, Scores
@@ -27,6 +28,8 @@ _NAMES: dict[PairStatus, str] = {
     status: status.replace("_", " ") for status in get_args(PairStatus)
 }
 _NAMES["near_tie"] = "near-tie"
+_SHARES = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
+"""Upper ends of the histogram's bins, in shares of twice the noise; a near-tie is at most 1."""
 _MAX_LINES, _EXCERPT = 20, 20
 
 
@@ -132,6 +135,7 @@ def comparison_figures(pairs: Sequence[Pair], scores: Sequence[ScorePair]) -> di
         "counts": _counts(pairs),
         "turns": [_turn(*place, part) for place, part in sorted(by_turn.items())],
         "differences": [_difference(pair) for pair in pairs if pair.status != "identical"],
+        "margins": _margins(pairs),
         "scores": [asdict(score) for score in scores],
     }
 
@@ -146,10 +150,12 @@ def comparison_tables(figures: Mapping[str, Any]) -> str:
     names = ["task", "turn", "answers", *_NAMES, "compared_by"]
     turns = [[turn[name] for name in names] for turn in figures["turns"]]
     turn_headers = [*names[:3], *_NAMES.values(), "compared by"]
+    margin_headers = ["margin, in shares of twice the noise", "answers"]
     score_headers = ["task", "metric", "A", "B", "difference", "test", "p or interval"]
     parts = [
         terminal(turn_headers, turns),
         "".join(f"{line}\n" for line in lines),
+        terminal(margin_headers, list(figures["margins"].items())),
         terminal([*score_headers, "n", "unpaired"], list(map(_score_row, figures["scores"]))),
         _verdict(figures["counts"], figures["equal"]) + "\n",
     ]
@@ -165,6 +171,20 @@ def _turn(task: str, turn: int, pairs: Sequence[Pair]) -> dict[str, Any]:
     kinds = {pair.compared_by for pair in pairs if pair.compared_by}
     compared_by = "both" if len(kinds) > 1 else next(iter(kinds), None)
     return {"task": task, "turn": turn, "compared_by": compared_by} | _counts(pairs)
+
+
+def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
+    """Histogram of how near the model was to both answers."""
+    asked = [pair.difference for pair in pairs if pair.difference]
+    shares = [
+        math.inf if each.margin is None or not each.noise else each.margin / (2 * each.noise)
+        for each in asked
+    ]
+    if not shares:
+        return {}
+    names = [*(f"up to {share:g}" for share in _SHARES), "more"]
+    bins = cut(shares, [-math.inf, *_SHARES, math.inf], labels=names)
+    return {str(name): int(count) for name, count in bins.value_counts().items()}
 
 
 def _difference(pair: Pair) -> dict[str, Any]:
