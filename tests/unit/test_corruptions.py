@@ -6,6 +6,7 @@ import signal
 import string
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from damaged_runs import commands, damage, snapshot, sound_run
 from judge_server import write_judge_data
+from tqdm.contrib.concurrent import thread_map
 
 from copyspec_eval.cli import main
 from copyspec_eval.scoring.chat import ChatModel
@@ -31,7 +33,8 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """A judge that answers without a server, and an alarm."""
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
     monkeypatch.setattr(ChatModel, "ask", lambda *_: "[[5]] [[A]]")
-    monkeypatch.setattr("copyspec_eval.scoring.chat.tqdm", lambda each, *_, **__: each)
+    without_bar = partial(thread_map, disable=True)
+    monkeypatch.setattr("copyspec_eval.scoring.chat.thread_map", without_bar)
     before = signal.signal(signal.SIGALRM, too_long)
     yield
     signal.signal(signal.SIGALRM, before)
