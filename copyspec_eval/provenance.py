@@ -42,9 +42,9 @@ def process_id() -> str:
 
 
 def new_run_id() -> str:
-    """The id of one more run: the process's id for the first, numbered ones after it."""
+    """The id of one more run: the process's id for the first, numbered ones after it, in order."""
     number = next(_runs)
-    return process_id() if number == 1 else f"{process_id()}-{number}"
+    return process_id() if number == 1 else f"{process_id()}-{number:04}"
 
 
 def is_of_this_process(run_id: str) -> bool:

@@ -12,7 +12,7 @@ from recorded_runs import board, manifest, turn, write_run
 from run_folders import CONVERSATION, DATE, sample, sha256, write_log
 from sample_rows import PAIRED_ROW, ROW, SPEC, with_counts
 
-from copyspec_eval import records
+from copyspec_eval import provenance, records
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, unknown_option
 from copyspec_eval.records import AnswerKey, RecordedText, SpanCharacters, record_of
@@ -284,3 +284,9 @@ def test_an_answer_is_text_with_its_record():
 
 def test_unknown_names_without_a_close_one_list_them_all():
     assert str(unknown_option("thing", "xyz", ["b", "a"])) == "unknown thing 'xyz'; known: a, b"
+
+
+def test_runs_of_a_process_are_in_the_order_of_their_ids():
+    """Of two answers to a request, that of the later run counts."""
+    ids = [provenance.new_run_id() for _ in range(12)]
+    assert ids == sorted(set(ids))
