@@ -14,7 +14,8 @@ _COST = 0.02  # of a draft token while too few steps tell
 _STEPS = 256  # how many steps tell
 _LEAST_INTERVAL, _INTERVAL = 16, 64  # after how many they are asked again: at first, and later
 _LEAST_SPREAD = 64.0  # of the steps' draft tokens: the sum of their squared deviations
-_FITS = 3  # each without the steps that are far from the one before
+_FITS = 10  # each with less weight for the steps that are far from the one before
+_FALL = 0.8  # of a cost at which too little is drafted to measure it again
 
 
 def acceptance_threshold(cost: float) -> float:
@@ -54,8 +55,10 @@ def marginal_values(threshold: float, longest: int) -> tuple[float, ...]:
 class StepClock:
     """Learns while decoding what a draft token costs, unless it is given a `cost`.
 
-    By least squares it fits the seconds of an engine's last steps: so many for any step, more for
-    each row, and more for each draft token. A step that something else held up does not count.
+    By least absolute deviations it fits the seconds of an engine's last steps: so many for any
+    step, more for each token, and more for each row. So a step that something else held up has no
+    weight. Where too little is drafted to tell, a high cost falls, since it may be what stops
+    drafting.
 
     >>> StepClock(cost=0.02).threshold(num_rows=1)
     0.03
@@ -70,7 +73,7 @@ class StepClock:
         self._given_cost = cost
         self._steps: deque[tuple[float, ...]] = deque(maxlen=_STEPS)
         self._num_added = 0
-        self._fit: Sequence[float] | None = None  # seconds of a step, of a row, of a draft token
+        self._fit: Sequence[float] | None = None  # seconds of a step, of a token, more of a row
 
     def add(self, num_rows: int, num_drafted: int, seconds: float) -> None:
         """Count a step of so many rows, and draft tokens of all rows together."""
@@ -78,7 +81,16 @@ class StepClock:
         self._num_added += 1
         interval = max(_LEAST_INTERVAL, min(_INTERVAL, self._num_added // 4))
         if self._given_cost is None and self._num_added % interval == 0:
-            self._fit = _fit_undisturbed(numpy.array(self._steps))
+            self._learn()
+
+    def _learn(self) -> None:
+        fit = _least_deviations(numpy.array(self._steps))
+        if fit is None and self._fit is not None:
+            step, token, row = self._fit
+            plain = step + self._steps[-1][1] * (token + row)
+            lower = max(_FALL * token, min(token, _COST * plain))
+            fit = step, lower, row + token - lower
+        self._fit = fit
 
     def threshold(self, num_rows: int) -> float:
         """As `acceptance_threshold`, for a draft in a step of `num_rows` rows.
@@ -94,23 +106,27 @@ class StepClock:
             return self._given_cost
         if self._fit is None:
             return _COST
-        step, row, token = self._fit
-        plain = max(1e-9, step + num_rows * row)
+        step, token, row = self._fit
+        plain = max(1e-9, step + num_rows * (token + row))
         # Noise can make it dearer than the row that it is in.
         return float(min(max(0.0, token / plain), 1 / num_rows))
 
 
-def _fit_undisturbed(steps: "numpy.ndarray[Any, Any]") -> Sequence[float] | None:
-    """The least squares of those steps that are near to it; None if too little was drafted.
+def _least_deviations(steps: "numpy.ndarray[Any, Any]") -> Sequence[float] | None:
+    """Seconds of a step, of each token, and more of each row; None if too little was drafted.
 
-    `steps` are rows of 1, rows, draft tokens and seconds. Where a high cost stopped drafting, no
-    step would ever show that it fell: None leads back to the usual cost.
+    `steps` are rows of 1, rows, draft tokens and seconds. Where all had as many rows, a row costs
+    what a token does.
     """
-    fit = None
+    ones, rows, drafted, seconds = steps.T
+    if drafted.var() * len(steps) < _LEAST_SPREAD:
+        return None
+    columns = [ones, rows + drafted, rows][: 3 if rows.var() else 2]
+    weights = ones
     for _ in range(_FITS):
-        if steps[:, 2].var() * len(steps) < _LEAST_SPREAD:
-            return None
-        fit = numpy.linalg.lstsq(steps[:, :3], steps[:, 3], rcond=1e-10)[0]
-        errors = abs(steps[:, :3] @ fit - steps[:, 3])
-        steps = steps[errors <= 3 * numpy.median(errors)]
-    return fit
+        # Least squares, weighted by the inverse errors, are the least absolute deviations.
+        weighted = numpy.stack(columns, axis=1) * weights[:, None]
+        fit = numpy.linalg.lstsq(weighted, seconds * weights, rcond=1e-10)[0]
+        errors = abs(fit @ numpy.stack(columns) - seconds)
+        weights = 1 / numpy.sqrt(errors + 1e-3 * numpy.median(seconds))
+    return [*fit, 0.0][:3]
