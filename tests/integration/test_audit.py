@@ -200,6 +200,7 @@ WRONG: list[tuple[str, Callable[[str], list[str]]]] = [
     ("numbers", lambda side: ["--concurrency", "1,two"]),
     ("at least 1", lambda side: ["--concurrency", "0"]),
     ("no_such_task", lambda side: ["--tasks", "no_such_task"]),
+    ("use copyspec-eval compare", lambda side: ["--a", ".", "--b", "."]),
 ]
 
 
