@@ -123,18 +123,17 @@ def mismatches(
     if mode.width:
         count, room, before = widest // 2, 3 * widest, 2 * widest + _EARLY_FIXED
         boundaries = key_extent(before + 1), 512
-    limit, loud_id = position_limit(model), _largest_embedding(model)
     # Blocks of keys of our attention or of torch's end there.
-    for boundary in boundaries:
-        context = boundary - before
-        if context + room + widest > limit:
-            if boundary != boundaries[0]:
-                continue
-            context = 1
+    longest_context = position_limit(model) - room - widest
+    contexts = [end - before for end in boundaries if end - before <= longest_context] or [1]
+    if not mode.width:  # to our attention, one block is like any other
+        contexts = contexts[-1:]
+    loud_id = _largest_embedding(model)
+    for context in contexts:
         text = _Text(model, token_ids, loud_id, mode, batch_size, context, room)
         reference = plain = _Reading("when read again", [[(0, 0)] * count])
         [wanted] = text.read(plain)
-        for reading in _readings(mode, widest, batch_size, boundary == boundaries[0]):
+        for reading in _readings(mode, widest, batch_size):
             answers = text.read(reading)
             row = next((row for row, each in enumerate(answers) if _differ(each, wanted)), None)
             if row is not None:
@@ -171,11 +170,9 @@ class _Reading(NamedTuple):
     is_loud: bool = False
 
 
-def _readings(mode: ExactMode, widest: int, batch_size: int, is_first: bool) -> Iterator[_Reading]:
-    if mode.width:
-        yield from _fixed_readings(widest, batch_size)
-    else:
-        yield from _invariant_readings(widest, batch_size, is_first)
+def _readings(mode: ExactMode, widest: int, batch_size: int) -> Iterator[_Reading]:
+    readings = _fixed_readings if mode.width else _invariant_readings
+    yield from readings(widest, batch_size)
     yield _Reading("when read again", [[(0, 0)] * 2])
 
 
@@ -192,21 +189,18 @@ def _fixed_readings(width: int, batch_size: int) -> Iterator[_Reading]:
     yield _Reading("where a block of keys ends in the step", [[(half - 1, 0), whole, whole]])
 
 
-def _invariant_readings(widest: int, batch_size: int, is_first: bool) -> Iterator[_Reading]:
+def _invariant_readings(widest: int, batch_size: int) -> Iterator[_Reading]:
     half = _COUNT // 2
-    if is_first:  # what the number of keys cannot change; it takes long
-        for width in _WIDTHS:
-            yield _Reading(f"in steps of {width}", [[(width - 1, 0)]])
-        yield _Reading(f"in a step of {widest}", [[(widest - 1, 0)]])
-        yield _Reading("at other places of the step", [[(_SHIFT - 1, 0), (widest - 1, 0)]])
-        if batch_size > 1:
-            rows: list[_Steps] = [[(0, 0), (half - 1, 0)]] * batch_size
-            yield _Reading("beside other rows", rows, is_loud=True)
-            yield _Reading("in other rows", [[(_COUNT - 1, 0)]] * batch_size)
+    for width in (*_WIDTHS, widest):
+        yield _Reading(f"in steps of {width}", [[(width - 1, 0)]])
+    yield _Reading("at other places of the step", [[(_SHIFT - 1, 0), (widest - 1, 0)]])
     yield _Reading("with more masked keys", [[(half - 1, widest - half)]])
     at_the_end = [(_EARLY - 1, 0), (_COUNT - 1, 0)]
     yield _Reading("where a block of keys ends with the step", [at_the_end])
     if batch_size > 1:
+        rows: list[_Steps] = [[(0, 0), (half - 1, 0)]] * batch_size
+        yield _Reading("beside other rows", rows, is_loud=True)
+        yield _Reading("in other rows", [[(_COUNT - 1, 0)]] * batch_size)
         unlike = [3, *[1, 9, 2] * batch_size][:batch_size]
         rows = [[(0, 0), (width - 1, 0)] for width in unlike]
         yield _Reading("beside rows of other widths", rows)

@@ -48,7 +48,10 @@ _recorded: ContextVar[list[Callable[[], Any]] | None] = ContextVar("calls", defa
 def is_available() -> bool:
     """Whether the kernels compile here, which takes seconds once; the user's cache keeps them."""
     if library.compiler() is None:
-        logger.warning("no C++ compiler, so torch's slower kernels are used; install g++")
+        logger.warning(
+            "no C++ compiler, so torch's slower kernels are used, and exact mode pads every step; "
+            "install g++ or pass exact=false"
+        )
         return False
     try:
         tiles = _library().uses_tiles()
