@@ -191,10 +191,11 @@ def _fixed_readings(width: int, batch_size: int) -> Iterator[_Reading]:
 
 def _invariant_readings(widest: int, batch_size: int) -> Iterator[_Reading]:
     half = _COUNT // 2
-    for width in (*_WIDTHS, widest):
+    for width in _WIDTHS:
         yield _Reading(f"in steps of {width}", [[(width - 1, 0)]])
-    yield _Reading("at other places of the step", [[(_SHIFT - 1, 0), (widest - 1, 0)]])
     yield _Reading("with more masked keys", [[(half - 1, widest - half)]])
+    yield _Reading(f"in a step of {widest}", [[(widest - 1, 0)]])
+    yield _Reading("at other places of the step", [[(_SHIFT - 1, 0), (widest - 1, 0)]])
     at_the_end = [(_EARLY - 1, 0), (_COUNT - 1, 0)]
     yield _Reading("where a block of keys ends with the step", [at_the_end])
     if batch_size > 1:
