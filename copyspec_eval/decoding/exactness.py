@@ -33,12 +33,8 @@ _USUAL_DRAFT = 15
 
 _COUNT = 8
 """Tokens that are compared with one-token steps where steps have any width."""
-_WIDTHS = (2, 5, _COUNT)
-"""Of the steps in which they are read again."""
 _EARLY, _EARLY_FIXED = 4, 2
 """Tokens by which the steps that are compared first stop before a block of keys ends."""
-_SHIFT = 3
-"""Places by which all tokens of a step are moved, where steps have any width."""
 _NO_MODULE = "none of its modules alone"
 
 
@@ -119,15 +115,13 @@ def mismatches(
     widest = mode.width or 1 + max(longest, _COUNT)
     count, room = _COUNT, _COUNT + _EARLY + widest
     before = _COUNT + _EARLY
-    boundaries = (64, 256)
+    boundaries: tuple[int, ...] = (256,)  # to our attention, one block is like any other
     if mode.width:
         count, room, before = widest // 2, 3 * widest, 2 * widest + _EARLY_FIXED
         boundaries = key_extent(before + 1), 512
     # Blocks of keys of our attention or of torch's end there.
     longest_context = position_limit(model) - room - widest
     contexts = [end - before for end in boundaries if end - before <= longest_context] or [1]
-    if not mode.width:  # to our attention, one block is like any other
-        contexts = contexts[-1:]
     loud_id = _largest_embedding(model)
     for context in contexts:
         text = _Text(model, token_ids, loud_id, mode, batch_size, context, room)
@@ -171,8 +165,7 @@ class _Reading(NamedTuple):
 
 
 def _readings(mode: ExactMode, widest: int, batch_size: int) -> Iterator[_Reading]:
-    readings = _fixed_readings if mode.width else _invariant_readings
-    yield from readings(widest, batch_size)
+    yield from (_fixed_readings if mode.width else _invariant_readings)(widest, batch_size)
     yield _Reading("when read again", [[(0, 0)] * 2])
 
 
@@ -191,11 +184,11 @@ def _fixed_readings(width: int, batch_size: int) -> Iterator[_Reading]:
 
 def _invariant_readings(widest: int, batch_size: int) -> Iterator[_Reading]:
     half = _COUNT // 2
-    for width in _WIDTHS:
+    for width in (2, 5, _COUNT):
         yield _Reading(f"in steps of {width}", [[(width - 1, 0)]])
     yield _Reading("with more masked keys", [[(half - 1, widest - half)]])
     yield _Reading(f"in a step of {widest}", [[(widest - 1, 0)]])
-    yield _Reading("at other places of the step", [[(_SHIFT - 1, 0), (widest - 1, 0)]])
+    yield _Reading("at other places of the step", [[(2, 0), (widest - 1, 0)]])
     at_the_end = [(_EARLY - 1, 0), (_COUNT - 1, 0)]
     yield _Reading("where a block of keys ends with the step", [at_the_end])
     if batch_size > 1:

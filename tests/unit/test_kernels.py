@@ -167,7 +167,7 @@ def test_what_is_no_number_is_in_the_outputs_that_see_it_alone(
 @pytest.mark.parametrize(
     ("name", "function", "message"),
     [
-        ("library.compiler", lambda: None, "no C++ compiler, so torch's slower kernels are used, "),
+        ("library.compiler", lambda: None, "no C++ compiler, so torch's slower kernels are used "),
         ("_library", lambda: Path("no space left\non it").stat(), "ours do not compile ("),
     ],
 )

@@ -49,8 +49,8 @@ def is_available() -> bool:
     """Whether the kernels compile here, which takes seconds once; the user's cache keeps them."""
     if library.compiler() is None:
         logger.warning(
-            "no C++ compiler, so torch's slower kernels are used, and exact mode pads every step; "
-            "install g++ or pass exact=false"
+            "no C++ compiler, so torch's slower kernels are used (exact mode then pads every step, "
+            "exact=false does not); install g++"
         )
         return False
     try:
