@@ -61,7 +61,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def torchs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention and linear layers as where there is no C++ compiler."""
-    monkeypatch.setattr("copyspec_eval.decoding.kernels.is_available", lambda: False)
+    monkeypatch.setattr("copyspec_eval.decoding.kernels.is_available", lambda dtype: False)
 
 
 @pytest.fixture(params=["our_kernels", "torchs_kernels"], ids=["ours", "torch's"])
@@ -71,11 +71,13 @@ def either_kernels(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def our_kernels() -> None:
+    import torch
+
     from copyspec_eval.decoding import kernels
 
     if kernels.library.compiler() is None:
         pytest.skip("NOT TESTED without a C++ compiler: apt-get install g++")
-    assert kernels.is_available()
+    assert kernels.is_available(torch.float32)
 
 
 @pytest.fixture(scope="session")

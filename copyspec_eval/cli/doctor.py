@@ -50,13 +50,15 @@ def _devices() -> str:
 
 
 def _kernels() -> str:
+    import torch
+
     from copyspec_eval.decoding import kernels
     from copyspec_eval.decoding.kernels import library
 
     path = library.compiler()
     if path is None:
         return "torch's, which are slower: no C++ compiler; install g++ or set CXX"
-    if not kernels.is_available():
+    if not kernels.is_available(torch.bfloat16):
         return f"torch's, which are slower: ours do not compile with {path}"
     folder = library.private_cache()
     where = f"cached in {folder}" if folder else "again in each process: no cache folder is private"
@@ -64,11 +66,13 @@ def _kernels() -> str:
 
 
 def _exact_mode() -> str:
+    import torch
+
     from copyspec_eval.decoding import kernels
 
     if provenance.hardware()["accelerators"]:
         return "fixed width on the GPU, since its libraries choose kernels by shape"
-    if not kernels.is_available():
+    if not kernels.is_available(torch.bfloat16):
         return "fixed width: without our kernels, torch's are chosen by shape"
     return "invariant in bfloat16 and float32, by our kernels; fixed width in float16"
 

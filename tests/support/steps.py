@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from tiny_models import VOCABULARY
 
 from copyspec_eval.decoding import kernels
@@ -21,7 +22,7 @@ def first_mismatch(*readings: Any) -> Mismatch | None:
 
 def exact_mode_of(model: Any, batch_size: int = 1, num_draft_tokens: int = 10) -> ExactMode:
     """That of `model`, checked once per batch size."""
-    key = id(model), batch_size, kernels.is_available()
+    key = id(model), batch_size, kernels.is_available(torch.float32)
     if key not in _checked:
         text = [token % model.config.vocab_size for token in TEXT]
         mode = ExactMode()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from recorded_runs import recorded_run
 
 from copyspec_eval import cli, provenance
@@ -103,7 +104,7 @@ def test_the_doctor_says_what_is_here_and_what_is_missing(accelerators, capsys, 
     assert code == 0
     assert lines["python"] == sys.version.split()[0]
     assert {"copyspec-eval", "torch", "transformers", "lm-eval", "processor"} <= lines.keys()
-    is_ours = kernels.is_available() and not accelerators
+    is_ours = kernels.is_available(torch.float32) and not accelerators
     assert lines["exact mode"].startswith("invariant" if is_ours else "fixed width")
     assert lines["devices"].startswith("a GPU" if accelerators else "none")
     assert lines["not installed"].endswith("pip install 'copyspec-eval[completion]'")

@@ -45,11 +45,11 @@ def test_some_cases_hold() -> None:
     summed = totals.as_json()
     assert summed["cases"] == CASES
     assert {"inexact", "fixed width"} <= summed["by_mode"].keys()
-    assert kernels.is_available() == ("invariant" in summed["by_mode"])
+    assert kernels.is_available(torch.float32) == ("invariant" in summed["by_mode"])
     assert summed["identical"] + summed["near_tie"] == summed["turns"] > CASES
     assert summed["tokens"] > summed["accepted"] > 0
     assert summed["equal_logits"] > 0
-    assert kernels.is_available() == bool(summed["alone"])
+    assert kernels.is_available(torch.float32) == bool(summed["alone"])
 
 
 def test_cases_of_a_models_model_cache_hold() -> None:

@@ -168,7 +168,7 @@ def test_what_is_no_number_is_in_the_outputs_that_see_it_alone(
     ("name", "function", "message"),
     [
         ("library.compiler", lambda: None, "no C++ compiler, so torch's slower kernels are used "),
-        ("_library", lambda: Path("no space left\non it").stat(), "ours do not compile ("),
+        ("_library", lambda dtype: Path("no space left\non it").stat(), "ours do not compile ("),
     ],
 )
 def test_without_kernels_it_is_said_once(
@@ -176,7 +176,7 @@ def test_without_kernels_it_is_said_once(
 ) -> None:
     with mock.patch(f"{kernels.__name__}.{name}", function), caplog.at_level(logging.WARNING):
         kernels.is_available.cache_clear()
-        assert not kernels.is_available()
+        assert not kernels.is_available(torch.float32)
         assert not kernels.packs(torch.ones(2, 2))
     kernels.is_available.cache_clear()
     [record] = caplog.records

@@ -22,7 +22,7 @@ from copyspec_eval.decoding.kernels import library
 from copyspec_eval.decoding.kernels.library import logger
 from copyspec_eval.decoding.memory import empty_in_huge_pages
 
-_DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+_DTYPES = torch.bfloat16, torch.float32
 _BLOCK, _WORDS = 32, 16
 """Outputs of a linear layer that are stored together, and the multiple, in words, to which inputs
 are padded; see linear.cpp."""
@@ -45,8 +45,10 @@ _recorded: ContextVar[list[Callable[[], Any]] | None] = ContextVar("calls", defa
 
 
 @functools.cache
-def is_available() -> bool:
-    """Whether the kernels compile here, which takes seconds once; the user's cache keeps them."""
+def is_available(dtype: torch.dtype) -> bool:
+    """Whether a dtype's kernels compile here: seconds, once; the user's cache keeps them."""
+    if dtype not in _DTYPES:
+        return False
     if library.compiler() is None:
         logger.warning(
             "no C++ compiler, so torch's slower kernels are used (exact mode then pads every step, "
@@ -54,13 +56,14 @@ def is_available() -> bool:
         )
         return False
     try:
-        tiles = _library().uses_tiles()
+        tiles = hasattr(_library(dtype), "uses_tiles")
     except (OSError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", None) or str(error).encode()
         reason = output.decode(errors="replace").strip().partition("\n")[0]
         logger.warning("torch's slower kernels are used: ours do not compile (%s)", reason)
         return False
-    logger.info("kernels: copyspec's, %s", "with AMX in bfloat16" if tiles else "without AMX")
+    name = str(dtype).removeprefix("torch.")
+    logger.info("kernels: copyspec's for %s, with%s AMX", name, "" if tiles else "out")
     return True
 
 
@@ -70,7 +73,7 @@ def serve(model: torch.nn.Module) -> bool:
 
 
 def takes(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.dtype in _DTYPES and is_available()
+    return tensor.is_cpu and is_available(tensor.dtype)
 
 
 def attends(
@@ -173,7 +176,7 @@ def write_states(
     rows: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
-    """Write a forward's keys and values, `[1, heads, tokens, dim]`, of any dtype, to a cache.
+    """Write a forward's keys and values, `[1, heads, tokens, dim]`, to a cache.
 
     The caches are `[rows, heads, capacity, dim]`, contiguous; rows and positions `[tokens]`, int64.
     """
@@ -182,14 +185,16 @@ def write_states(
     _check_indices("rows", rows, num_tokens)
     _check_indices("positions", positions, num_tokens)
     states = [_with_dense_heads(new) for new in states]
+    dtype = states[0].dtype
     layout = [num_tokens, heads, num_rows, capacity]
     for new, cache in zip(states, caches, strict=True):
         dim = new.shape[-1]
-        _check_like("states", new, (1, heads, num_tokens, dim), new.dtype)
-        _check_like("cache", cache, (num_rows, heads, capacity, dim), new.dtype)
+        _check(takes(new), "states", new)
+        _check_like("states", new, (1, heads, num_tokens, dim), dtype)
+        _check_like("cache", cache, (num_rows, heads, capacity, dim), dtype)
         _check(cache.is_contiguous(), "cache", cache)
-        layout += [new.itemsize * number for number in (dim, *new.stride()[1:3])]
-    if not _call("write_states", None, [*states, *caches, rows, positions], *layout):
+        layout += [dim, *new.stride()[1:3]]
+    if not _call("write_states", dtype, [*states, *caches, rows, positions], *layout):
         raise ValueError(f"rows or positions lie outside a cache of {num_rows, capacity}")
 
 
@@ -278,7 +283,7 @@ def recorded_by(calls: list[Callable[[], Any]]) -> Iterator[None]:
 
 
 def _call(
-    name: str, dtype: torch.dtype | None, tensors: Sequence[torch.Tensor | None], *numbers: float
+    name: str, dtype: torch.dtype, tensors: Sequence[torch.Tensor | None], *numbers: float
 ) -> bool:
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     function, arguments = _function(name, dtype), _STRUCTS[name].pack(*pointers, *numbers)
@@ -292,15 +297,13 @@ def _again(alive: Any, function: Callable[[bytes], Any], arguments: bytes) -> No
 
 
 @functools.cache
-def _function(name: str, dtype: torch.dtype | None) -> Any:
-    function = getattr(_library(), f"{name}_{_DTYPES[dtype]}" if dtype else name)
+def _function(name: str, dtype: torch.dtype) -> Any:
+    function = getattr(_library(dtype), name)
     function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_bool
     return function
 
 
 @functools.cache
 @announced("compiling the CPU kernels, once per machine")
-def _library() -> Any:
-    loaded = library.load()
-    loaded.uses_tiles.restype = ctypes.c_bool
-    return loaded
+def _library(dtype: torch.dtype) -> Any:
+    return library.load(dtype)

@@ -2,16 +2,18 @@
 
 namespace {
 
-template <typename T>
-struct VectorProducts {
+#ifndef HAS_TILES
+
+// Products by vectors, where there are no tiles; weights stay in float32.
+struct Products {
   using Weight = float;
   static constexpr int CHUNK = 48;  // queries, about, for which keys are transposed once
 
-  const Attention<T>& attention;
+  const Attention& attention;
 
-  void score(const Task& task, Scratch<T>& scratch, float* scores, int64_t stride) const {
-    const int64_t num_words = attention.dim * sizeof(T) / 4, count = scratch.queries.size();
-    const int64_t row_words = words_in<T>(attention.dim);
+  void score(const Task& task, Scratch& scratch, float* scores, int64_t stride) const {
+    const int64_t num_words = attention.dim * sizeof(Element) / 4, count = scratch.queries.size();
+    const int64_t row_words = words_in(attention.dim);
     uint32_t* rows = words_of<uint32_t>(scratch.rows, count * row_words);
     in_tiles<ROWS>(count, [&]<int COUNT>(int64_t first) {
       for (int row = 0; row < COUNT; ++row)
@@ -20,7 +22,7 @@ struct VectorProducts {
             rows + first * row_words + row);
     });
     uint32_t* block = words_of<uint32_t>(scratch.keys, num_words * BLOCK);
-    const T* keys = attention.keys_of(task);
+    const Element* keys = attention.keys_of(task);
     const int64_t step = attention.key_strides.token;
     for (int64_t key = task.keys.begin; key < task.keys.end; key += BLOCK) {
       for (int64_t ahead = key + BLOCK; ahead < std::min(key + 2 * BLOCK, task.keys.end); ++ahead)
@@ -28,7 +30,7 @@ struct VectorProducts {
       transpose(keys + key * step, step, task.keys.end - key, attention.dim, block);
       in_tiles<ROWS>(count, [&]<int COUNT>(int64_t first) {
         Floats products[COUNT][VECTORS];
-        multiply<T>(rows + first * row_words, block, num_words, products);
+        multiply(rows + first * row_words, block, num_words, products);
         for (int row = 0; row < COUNT; ++row)
           std::memcpy(
               scores + (first + row) * stride + key, products[row], sizeof(products[row]));
@@ -36,11 +38,11 @@ struct VectorProducts {
     }
   }
 
-  void sum_values(const Task& task, Scratch<T>& scratch, float* weights, int64_t stride) const {
+  void sum_values(const Task& task, Scratch& scratch, float* weights, int64_t stride) const {
     constexpr int most = 4, together = 4;  // vectors of a value; queries
     const int64_t dim = attention.value_dim;
     in_tiles<together>(scratch.queries.size(), [&]<int COUNT>(int64_t number) {
-      const Query<T>* queries = scratch.queries.data() + number;
+      const Query* queries = scratch.queries.data() + number;
       const float* of_queries = weights + number * stride;
       int64_t first = 0;
       for (; first + most * LANES <= dim; first += most * LANES)
@@ -55,11 +57,11 @@ struct VectorProducts {
   // left of a vector. A value that some query does not see must not count there, even as 0 * NaN.
   template <int COUNT, int PARTS>
   void sum_part(
-      const Task& task, const Query<T>* queries, const float* weights, int64_t stride,
+      const Task& task, const Query* queries, const float* weights, int64_t stride,
       int64_t first) const {
     constexpr int parts = std::max(1, PARTS);
-    const size_t size = PARTS ? sizeof(VectorOf<T>) : (attention.value_dim - first) * sizeof(T);
-    const T* values = attention.values_of(task) + first;
+    const size_t size = PARTS ? sizeof(Elements) : (attention.value_dim - first) * sizeof(Element);
+    const Element* values = attention.values_of(task) + first;
     Floats sums[COUNT][parts] = {};
     for (int64_t key = task.keys.begin; key < task.keys.end; ++key) {
       if (key + BLOCK < task.keys.end)
@@ -85,18 +87,7 @@ struct VectorProducts {
   }
 };
 
-template <typename Products, typename T>
-void run_with(const Attention<T>& attention) {
-  const std::vector<Task> tasks = attention.tasks(Products::CHUNK);
-#pragma omp parallel
-  {
-    static thread_local Scratch<T> scratch;
-    Products products{attention};
-#pragma omp for schedule(dynamic)
-    for (size_t number = 0; number < tasks.size(); ++number)
-      attention.run_task(tasks[number], scratch, products);
-  }
-}
+#endif
 
 inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
   return std::all_of(indices, indices + count, [&](int64_t index) {
@@ -104,44 +95,48 @@ inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
   });
 }
 
-template <typename T>
-bool Attention<T>::run() const {
+bool Attention::run() const {
   if (!are_under(key_rows, num_tokens, num_rows)) return false;
-#ifdef HAS_TILES
-  if constexpr (sizeof(T) == 2)
-    if (has_tiles()) return run_with<TileProducts>(*this), true;
-#endif
-  run_with<VectorProducts<T>>(*this);
+  const std::vector<Task> all = tasks(Products::CHUNK);
+#pragma omp parallel
+  {
+    static thread_local Scratch scratch;
+    Products products{*this};
+#pragma omp for schedule(dynamic)
+    for (size_t number = 0; number < all.size(); ++number)
+      run_task(all[number], scratch, products);
+  }
   return true;
 }
 
-// The keys and values of a forward, and where they go in the cache; tensors of any dtype.
+// The keys and values of a forward, and where they go in the cache.
 struct Writing {
-  const char* states[2];
-  char* caches[2];
+  const Element* states[2];
+  Element* caches[2];
   const int64_t *rows, *positions;  // [tokens]
   int64_t num_tokens, heads, num_rows, capacity;
   struct {
-    int64_t size, head, token;  // in bytes: a head of a token; from one head, or token, to the next
+    int64_t size, head, token;  // a head of a token; from one head, or token, to the next
   } layout[2];
+
+  bool run() const {
+    if (!are_under(rows, num_tokens, num_rows) || !are_under(positions, num_tokens, capacity))
+      return false;
+    for (int store = 0; store < 2; ++store) {
+      const auto [size, next_head, next_token] = layout[store];
+      for (int64_t token = 0; token < num_tokens; ++token) {
+        const Element* from = states[store] + token * next_token;
+        Element* to =
+            caches[store] + (rows[token] * heads * capacity + positions[token]) * size;
+        for (int64_t head = 0; head < heads; ++head)
+          std::copy_n(from + head * next_head, size, to + head * capacity * size);
+      }
+    }
+    return true;
+  }
 };
 
 }  // namespace
 
 KERNEL(attend, Attention)
-
-extern "C" bool write_states(const Writing& given) {
-  if (!are_under(given.rows, given.num_tokens, given.num_rows)) return false;
-  if (!are_under(given.positions, given.num_tokens, given.capacity)) return false;
-  for (int store = 0; store < 2; ++store) {
-    const auto [size, next_head, next_token] = given.layout[store];
-    for (int64_t token = 0; token < given.num_tokens; ++token) {
-      const int64_t head_rows = given.rows[token] * given.heads * given.capacity;
-      const char* source = given.states[store] + token * next_token;
-      char* target = given.caches[store] + (head_rows + given.positions[token]) * size;
-      for (int64_t head = 0; head < given.heads; ++head)
-        std::memcpy(target + head * given.capacity * size, source + head * next_head, size);
-    }
-  }
-  return true;
-}
+KERNEL(write_states, Writing)

@@ -33,19 +33,17 @@ Word* words_of(std::vector<Line>& lines, int64_t size) {
 }
 
 // A head of a token.
-template <typename T>
 struct Query {
-  const T* from;
-  T* output;
+  const Element* from;
+  Element* output;
   const uint8_t* visible;
   int64_t head;
   float factor;  // of the sum of values
 };
 
 // A thread's memory.
-template <typename T>
 struct Scratch {
-  std::vector<Query<T>> queries;
+  std::vector<Query> queries;
   std::vector<Line> scores, rows, keys;
 };
 
@@ -61,13 +59,12 @@ inline Range visible_range(const uint8_t* mask, int64_t extent) {
   return range;
 }
 
-template <typename T>
 struct Attention {
-  const T *query, *key, *value;
+  const Element *query, *key, *value;
   const uint8_t* mask;      // [tokens, extent]
   const float* sinks;       // [heads], or null
   const int64_t* key_rows;  // [tokens]
-  T* output;                // [tokens, heads, value dim]
+  Element* output;                // [tokens, heads, value dim]
   Strides query_strides, key_strides, value_strides;
   int64_t num_tokens, heads, num_rows, key_heads, dim, value_dim, extent;
   double scale, softcap;  // 0 for no cap
@@ -77,10 +74,10 @@ struct Attention {
   int64_t groups() const { return heads / key_heads; }
 
   // The keys, and the values, of a task: its first token's.
-  const T* keys_of(const Task& task) const {
+  const Element* keys_of(const Task& task) const {
     return key + task.key_row * key_strides.row + task.key_head * key_strides.head;
   }
-  const T* values_of(const Task& task) const {
+  const Element* values_of(const Task& task) const {
     return value + task.key_row * value_strides.row + task.key_head * value_strides.head;
   }
 
@@ -100,7 +97,7 @@ struct Attention {
   // Products: what computes scores, and sums of values by weights of type Products::Weight, which
   // stand where the scores were.
   template <typename Products>
-  void run_task(Task task, Scratch<T>& scratch, Products& products) const {
+  void run_task(Task task, Scratch& scratch, Products& products) const {
     find_keys(task);
     find_queries(task, scratch);
     const int64_t count = scratch.queries.size();
@@ -127,7 +124,7 @@ struct Attention {
     task.keys.begin = std::min(task.keys.begin, task.keys.end) / BLOCK * BLOCK;
   }
 
-  void find_queries(const Task& task, Scratch<T>& scratch) const {
+  void find_queries(const Task& task, Scratch& scratch) const {
     scratch.queries.clear();
     for (int64_t number = 0; number < task.num_tokens * groups(); ++number) {
       const int64_t token = task.first_token + number / groups();

@@ -4,15 +4,15 @@
 
 namespace {
 
-struct TileProducts {
+struct Products {
   using Weight = uint16_t;
   static constexpr int CHUNK = 96;  // queries, about, for which keys and values are read once
 
-  const Attention<uint16_t>& attention;
+  const Attention& attention;
   Tiles tiles{};
 
   // Keys are the rows of the products, since a block would have to be transposed.
-  void score(const Task& task, Scratch<uint16_t>& scratch, float* scores, int64_t stride) {
+  void score(const Task& task, Scratch& scratch, float* scores, int64_t stride) {
     const int64_t dim = Tiles::padded(attention.dim), count = scratch.queries.size();
     const int64_t size = dim / 2 * BLOCK, num_words = (count + BLOCK - 1) / BLOCK * size;
     uint32_t* blocks = words_of<uint32_t>(scratch.rows, num_words);
@@ -56,7 +56,7 @@ struct TileProducts {
       }
   }
 
-  void sum_values(const Task& task, Scratch<uint16_t>& scratch, float* scores, int64_t stride) {
+  void sum_values(const Task& task, Scratch& scratch, float* scores, int64_t stride) {
     const uint16_t* weights = reinterpret_cast<uint16_t*>(scores);
     const int64_t count = scratch.queries.size();
     pair_values(task, scratch, nullptr);
@@ -75,7 +75,7 @@ struct TileProducts {
 
   // Values of the task's keys, for `Tiles`: [blocks of elements][pairs of keys][BLOCK], of which the
   // even elements come first. What is not `visible`, where that is passed, is zero.
-  void pair_values(const Task& task, Scratch<uint16_t>& scratch, const uint8_t* visible) {
+  void pair_values(const Task& task, Scratch& scratch, const uint8_t* visible) {
     const int64_t pairs = Tiles::padded(task.keys.end - task.keys.begin) / 2;
     const int64_t dim = attention.value_dim, step = attention.value_strides.token;
     uint32_t* words = words_of<uint32_t>(scratch.keys, pairs * Tiles::padded(dim));
@@ -100,7 +100,7 @@ struct TileProducts {
 
   // Gives whether all are finite.
   bool sum(
-      const Task& task, Scratch<uint16_t>& scratch, const uint16_t* weights, int64_t stride,
+      const Task& task, Scratch& scratch, const uint16_t* weights, int64_t stride,
       int64_t first, int64_t num_rows) {
     alignas(64) float sums[Tiles::ROWS * BLOCK];
     const int64_t depth = Tiles::padded(task.keys.end - task.keys.begin);
@@ -111,7 +111,7 @@ struct TileProducts {
           weights + task.keys.begin, 2 * stride, num_rows, words + at * depth / 2, depth, sums,
           BLOCK);
       for (int64_t row = 0; row < num_rows; ++row) {
-        const Query<uint16_t>& query = scratch.queries[first + row];
+        const Query& query = scratch.queries[first + row];
         const size_t bytes = std::min<int64_t>(BLOCK, attention.value_dim - at) * 2;
         Words both{};
         for (int part = 0; part < VECTORS; ++part) {

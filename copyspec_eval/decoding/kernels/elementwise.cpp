@@ -5,24 +5,22 @@ namespace {
 
 constexpr int64_t PER_THREAD = 1 << 14;  // elements, below which a second thread costs more
 
-template <typename T, typename Function>
+template <typename Function>
 inline void each_vector(int64_t size, const Function& function) {
   for (int64_t at = 0; at < size; at += LANES)
-    function(at, sizeof(T) * std::min<int64_t>(LANES, size - at));
+    function(at, sizeof(Element) * std::min<int64_t>(LANES, size - at));
 }
 
-template <typename T>
 inline Floats rounded(Floats floats) {
-  VectorOf<T> narrowed;
+  Elements narrowed;
   narrow(floats, narrowed);
   return widened(narrowed);
 }
 
-template <typename T>
 struct Norm {
-  const T* input;       // [rows, size]
+  const Element* input;       // [rows, size]
   const float* weight;  // [size]
-  T* output;
+  Element* output;
   int64_t num_rows, size;
   double epsilon;
   int64_t rounds_first;  // the quotient, before the product with the weight
@@ -30,18 +28,18 @@ struct Norm {
   bool run() const {
 #pragma omp parallel for if (num_rows * size > PER_THREAD)
     for (int64_t row = 0; row < num_rows; ++row) {
-      const T* from = input + row * size;
+      const Element* from = input + row * size;
       Floats sums = {};
-      each_vector<T>(size, [&](int64_t at, size_t bytes) {
+      each_vector(size, [&](int64_t at, size_t bytes) {
         const Floats values = read(from + at, bytes);
         sums = multiply_add(values, values, sums);
       });
       const float square = reduced(sums, [](float a, float b) { return a + b; });
       const float factor = 1.0f / std::sqrt(square / size + float(epsilon));
-      each_vector<T>(size, [&](int64_t at, size_t bytes) {
+      each_vector(size, [&](int64_t at, size_t bytes) {
         Floats values = read(from + at, bytes) * factor;
-        if (rounds_first) values = rounded<T>(values);
-        const size_t count = bytes / sizeof(T) * sizeof(float);
+        if (rounds_first) values = rounded(values);
+        const size_t count = bytes / sizeof(Element) * sizeof(float);
         write(output + row * size + at, values * load<Floats>(weight + at, count), bytes);
       });
     }
@@ -50,10 +48,9 @@ struct Norm {
 };
 
 // Rotates the halves of heads.
-template <typename T>
 struct Rotation {
-  const T *input, *cosines, *sines;  // [rows, heads, tokens, dim], [rows or 1, tokens, dim]
-  T* output;
+  const Element *input, *cosines, *sines;  // [rows, heads, tokens, dim], [rows or 1, tokens, dim]
+  Element* output;
   int64_t rows, heads, tokens, dim, row_stride, head_stride, token_stride, num_angles;
 
   bool run() const {
@@ -62,14 +59,14 @@ struct Rotation {
     for (int64_t row_and_head = 0; row_and_head < rows * heads; ++row_and_head) {
       const int64_t row = row_and_head / heads, head = row_and_head % heads;
       for (int64_t token = 0; token < tokens; ++token) {
-        const T* from = input + row * row_stride + head * head_stride + token * token_stride;
+        const Element* from = input + row * row_stride + head * head_stride + token * token_stride;
         const int64_t angle = ((num_angles > 1 ? row * tokens : 0) + token) * dim;
-        T* to = output + (row_and_head * tokens + token) * dim;
-        each_vector<T>(half, [&](int64_t at, size_t bytes) {
+        Element* to = output + (row_and_head * tokens + token) * dim;
+        each_vector(half, [&](int64_t at, size_t bytes) {
           const Floats first = read(from + at, bytes), second = read(from + half + at, bytes);
           const auto turned = [&](Floats straight, Floats across, int64_t place) {
-            return rounded<T>(straight * read(cosines + angle + place, bytes)) +
-                rounded<T>(across * read(sines + angle + place, bytes));
+            return rounded(straight * read(cosines + angle + place, bytes)) +
+                rounded(across * read(sines + angle + place, bytes));
           };
           write(to + at, turned(first, -second, at), bytes);
           write(to + half + at, turned(second, first, half + at), bytes);
@@ -92,19 +89,18 @@ inline Floats gelu_tanh(Floats x) {
 }
 
 // activation(gates) * up
-template <typename T>
 struct Gate {
-  const T* gates;  // [rows, 2 * size]: of each row, gates and up
-  T* output;       // [rows, size]
+  const Element* gates;  // [rows, 2 * size]: of each row, gates and up
+  Element* output;       // [rows, size]
   int64_t num_rows, size, is_silu;
 
   bool run() const {
 #pragma omp parallel for if (num_rows * size > PER_THREAD)
     for (int64_t row = 0; row < num_rows; ++row) {
-      const T *from = gates + row * 2 * size, *up = from + size;
-      each_vector<T>(size, [&](int64_t at, size_t bytes) {
+      const Element *from = gates + row * 2 * size, *up = from + size;
+      each_vector(size, [&](int64_t at, size_t bytes) {
         const Floats input = read(from + at, bytes);
-        const Floats activated = rounded<T>(is_silu ? silu(input) : gelu_tanh(input));
+        const Floats activated = rounded(is_silu ? silu(input) : gelu_tanh(input));
         write(output + row * size + at, activated * read(up + at, bytes), bytes);
       });
     }

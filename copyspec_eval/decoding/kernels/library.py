@@ -34,12 +34,15 @@ def compiler() -> str | None:
     return which(os.environ.get("CXX") or usual)
 
 
-def load() -> ctypes.CDLL:
-    """The compiled kernels, from the user's cache or anew; OSError or CalledProcessError if not."""
+def load(dtype: torch.dtype) -> ctypes.CDLL:
+    """The kernels of one dtype, from the user's cache or compiled: a model needs no other.
+
+    OSError or CalledProcessError if they do not compile.
+    """
     # The processor's features are in the name, since a home folder may serve several machines.
     headers = "\n".join([f"// {processor_features()}", *map(_text, _HEADERS)])
     sources = [f"{headers}\n{_text(name)}".encode() for name in _SOURCES]
-    command = [compiler() or "", *_flags()]
+    command = [compiler() or "", *_flags(dtype)]
     key = hashlib.sha256("\0".join(command).encode() + b"".join(sources)).hexdigest()[:20]
     cache = private_cache()
     for path in cache.glob(f"{key}-*.so") if cache else ():
@@ -70,15 +73,26 @@ def _run(command: list[str], source: bytes = b"") -> None:
     subprocess.run(command, input=source, check=True, capture_output=True)
 
 
-def _flags() -> list[str]:
+def _flags(dtype: torch.dtype) -> list[str]:
     torch_libraries = str(Path(torch.__file__).parent / "lib")
     openmp = ["-fopenmp"]
     if sys.platform == "darwin":
         openmp = ["-Xclang", "-fopenmp", f"-L{torch_libraries}", "-lomp"]
+    settings = []
+    if dtype == torch.bfloat16:
+        settings = ["-DBFLOAT16", *["-DMAY_USE_TILES"] * _may_use_tiles()]
+    return [*_FLAGS, *openmp, *settings, *os.environ.get("CXXFLAGS", "").split()]
+
+
+def _may_use_tiles() -> bool:
+    """Whether Linux lets this process use AMX's tiles, which it has to be asked for."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return False
     # oneDNN's variable limits our kernels, too.
-    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
-    without_tiles = ["-mno-amx-tile", "-mno-amx-bf16"] if most.startswith("AVX") else []
-    return [*_FLAGS, *openmp, *without_tiles, *os.environ.get("CXXFLAGS", "").split()]
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper().startswith("AVX"):
+        return False
+    arch_prctl, request, tiles = 158, 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request, tiles) == 0)
 
 
 def private_cache() -> Path | None:

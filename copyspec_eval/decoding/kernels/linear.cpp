@@ -8,9 +8,8 @@
 
 namespace {
 
-template <typename T>
 struct Pack {
-  const T* weight;  // [outputs, inputs]
+  const Element* weight;  // [outputs, inputs]
   uint32_t* packed;
   int64_t num_outputs, num_inputs, num_words;
 
@@ -20,21 +19,18 @@ struct Pack {
     for (int64_t first = 0; first < num_outputs; first += BLOCK) {
       uint32_t* to = packed + first / BLOCK * size;
       transpose(weight + first * num_inputs, num_inputs, num_outputs - first, num_inputs, to);
-      std::fill(to + num_inputs * sizeof(T) / 4 * BLOCK, to + size, 0);
+      std::fill(to + num_inputs * sizeof(Element) / 4 * BLOCK, to + size, 0);
     }
     return true;
   }
 };
 
-template <typename T>
 struct Linear {
-  const T* hidden;         // [tokens, inputs]
-  const uint32_t* packed;  // see above
-  const T* bias;           // [outputs], or null
-  T* output;               // [tokens, outputs]
+  const Element* hidden;         // [tokens, inputs]
+  const uint32_t* packed;        // see above
+  const Element* bias;           // [outputs], or null
+  Element* output;               // [tokens, outputs]
   int64_t num_tokens, num_inputs, num_outputs, num_words;
-
-  bool run() const;
 
   const uint32_t* block_at(int64_t first_output) const {
     return packed + first_output * num_words;
@@ -44,13 +40,44 @@ struct Linear {
   void finish(int64_t token, int64_t first, Floats sums) const {
     const int64_t count = std::min<int64_t>(LANES, num_outputs - first);
     if (count <= 0) return;
-    const size_t size = count * sizeof(T);
+    const size_t size = count * sizeof(Element);
     if (bias) sums += read(bias + first, size);
     write(output + token * num_outputs + first, sums, size);
   }
 
-  void run_in_vectors() const {
-    const int64_t words = words_in<T>(num_inputs);
+#ifdef HAS_TILES
+
+  bool run() const {
+    const int64_t depth = 2 * num_words;
+    std::vector<uint16_t> filled;
+    const uint16_t* inputs = hidden;
+    if (depth != num_inputs) {
+      filled = Tiles::filled_up(inputs, num_inputs, num_tokens, num_inputs);
+      inputs = filled.data();
+    }
+#pragma omp parallel
+    {
+      Tiles tiles;
+      alignas(64) float sums[Tiles::ROWS * BLOCK];
+#pragma omp for
+      for (int64_t at = 0; at < num_outputs; at += BLOCK) {
+        for (int64_t token = 0; token < num_tokens; token += Tiles::ROWS) {
+          const int64_t count = std::min(Tiles::ROWS, num_tokens - token);
+          tiles.multiply<64>(
+              inputs + token * depth, depth, count, block_at(at), depth, sums, BLOCK);
+          for (int64_t row = 0; row < count; ++row)
+            for (int part = 0; part < BLOCK; part += LANES)
+              finish(token + row, at + part, load<Floats>(sums + row * BLOCK + part));
+        }
+      }
+    }
+    return true;
+  }
+
+#else
+
+  bool run() const {
+    const int64_t words = words_in(num_inputs);
     std::vector<uint32_t> interleaved(num_tokens * words);
 #pragma omp parallel if (num_outputs > BLOCK)
     {
@@ -68,60 +95,25 @@ struct Linear {
           // Of few tokens, the processor itself fetches as fast as memory can.
           constexpr int ahead = COUNT > 2 ? 64 : 0;
           Floats products[COUNT][VECTORS];
-          multiply<T, COUNT, ahead>(
-              interleaved.data() + first * words, block_at(at), words / HALVES<T>, products);
+          multiply<COUNT, ahead>(
+              interleaved.data() + first * words, block_at(at), words / HALVES, products);
           for (int token = 0; token < COUNT; ++token)
             for (int part = 0; part < VECTORS; ++part)
               finish(first + token, at + part * LANES, products[token][part]);
         });
       }
     }
+    return true;
   }
+
+#endif
 };
-
-#ifdef HAS_TILES
-
-inline void run_in_tiles(const Linear<uint16_t>& linear) {
-  const int64_t depth = 2 * linear.num_words;
-  std::vector<uint16_t> filled;
-  const uint16_t* inputs = linear.hidden;
-  if (depth != linear.num_inputs) {
-    filled = Tiles::filled_up(inputs, linear.num_inputs, linear.num_tokens, linear.num_inputs);
-    inputs = filled.data();
-  }
-#pragma omp parallel
-  {
-    Tiles tiles;
-    alignas(64) float sums[Tiles::ROWS * BLOCK];
-#pragma omp for
-    for (int64_t at = 0; at < linear.num_outputs; at += BLOCK) {
-      for (int64_t token = 0; token < linear.num_tokens; token += Tiles::ROWS) {
-        const int64_t count = std::min(Tiles::ROWS, linear.num_tokens - token);
-        tiles.multiply<64>(
-            inputs + token * depth, depth, count, linear.block_at(at), depth, sums, BLOCK);
-        for (int64_t row = 0; row < count; ++row)
-          for (int part = 0; part < BLOCK; part += LANES)
-            linear.finish(token + row, at + part, load<Floats>(sums + row * BLOCK + part));
-      }
-    }
-  }
-}
-
-#endif
-
-template <typename T>
-bool Linear<T>::run() const {
-#ifdef HAS_TILES
-  if constexpr (sizeof(T) == 2)
-    if (has_tiles()) return run_in_tiles(*this), true;
-#endif
-  run_in_vectors();
-  return true;
-}
 
 }  // namespace
 
 KERNEL(pack, Pack)
 KERNEL(linear, Linear)
 
-extern "C" bool uses_tiles() { return has_tiles(); }
+#ifdef HAS_TILES
+extern "C" void uses_tiles() {}  // says so by being there
+#endif

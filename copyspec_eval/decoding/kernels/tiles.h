@@ -1,21 +1,10 @@
 // Matrix products in bfloat16 by AMX, the matrix tiles of recent Intel processors. A tile multiplies
 // 16 rows at once, each in the same order of sums: a row's bits do not depend on those beside it.
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#if defined(MAY_USE_TILES) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #define HAS_TILES
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 namespace {
-
-// Whether the system lets this process use tiles.
-inline bool has_tiles() {
-  constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
-  static const bool granted =
-      syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-  return granted;
-}
 
 // A thread's tiles. 0 to 3 are sums, [rows][16]; 4 and 5 rows, [rows][DEPTH]; 6 and 7 of a block,
 // [DEPTH / 2][16 columns] of pairs. The rows are up to 16 of a first group, and up to 16 of a second.
@@ -97,9 +86,5 @@ class Tiles {
 };
 
 }  // namespace
-
-#else
-
-inline bool has_tiles() { return false; }
 
 #endif

@@ -1,4 +1,4 @@
-// Vectors as wide as the processor's; compiled in front of the kernels.
+// Vectors as wide as the processor's; compiled in front of the kernels, for BFLOAT16 or float32.
 
 #include <algorithm>
 #include <cmath>
@@ -71,18 +71,22 @@ inline void narrow(Floats floats, Halves& to) {
 #endif
 }
 
+#ifdef BFLOAT16
+typedef uint16_t Element;
+#else
+typedef float Element;
+#endif
 template <typename T>
 using VectorOf = std::conditional_t<sizeof(T) == 4, Floats, Halves>;
+using Elements = VectorOf<Element>;
 
 // The first `size` bytes of a vector of values, as of `load`.
-template <typename T>
-inline Floats read(const T* from, size_t size = sizeof(VectorOf<T>)) {
-  return widened(load<VectorOf<T>>(from, size));
+inline Floats read(const Element* from, size_t size = sizeof(Elements)) {
+  return widened(load<Elements>(from, size));
 }
 
-template <typename T>
-inline void write(T* to, Floats floats, size_t size = sizeof(VectorOf<T>)) {
-  VectorOf<T> narrowed;
+inline void write(Element* to, Floats floats, size_t size = sizeof(Elements)) {
+  Elements narrowed;
   narrow(floats, narrowed);
   store(to, narrowed, size);
 }
@@ -123,15 +127,14 @@ inline void exchange_all(Words (&rows)[LANES]) {
 
 // A block of rows, [BLOCK, length], as [words][BLOCK]; a word is a float32, or two bfloat16. Rows
 // after the first `num_rows` are zero.
-template <typename T>
-void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, uint32_t* to) {
-  const int64_t num_words = length * sizeof(T) / 4;
+void transpose(const Element* from, int64_t stride, int64_t num_rows, int64_t length, uint32_t* to) {
+  const int64_t num_words = length * sizeof(Element) / 4;
   for (int64_t first_row = 0; first_row < BLOCK; first_row += LANES) {
     for (int64_t first = 0; first < num_words; first += LANES) {
       const int64_t count = std::min<int64_t>(LANES, num_words - first);
       Words square[LANES];
       for (int64_t row = 0; row < LANES; ++row) {
-        const T* words = from + (first_row + row) * stride + first * (4 / sizeof(T));
+        const Element* words = from + (first_row + row) * stride + first * (4 / sizeof(Element));
         square[row] =
             first_row + row < num_rows ? load<Words>(words, 4 * count) : Words{};
       }
@@ -144,27 +147,24 @@ void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, 
 
 // How many words `interleave` makes of one: where a processor does not multiply bfloat16, each half
 // becomes a float32.
-template <typename T>
-#ifdef __AVX512BF16__
-constexpr int HALVES = 1;
+#if defined(BFLOAT16) && !defined(__AVX512BF16__)
+constexpr int HALVES = 2;
 #else
-constexpr int HALVES = sizeof(T) == 2 ? 2 : 1;
+constexpr int HALVES = 1;
 #endif
 
 // Words that `interleave` makes of a row.
-template <typename T>
 constexpr int64_t words_in(int64_t length) {
-  return length * sizeof(T) / 4 * HALVES<T>;
+  return length * sizeof(Element) / 4 * HALVES;
 }
 
 // A row of words where those of `count` rows alternate.
-template <typename T>
-inline void interleave(const T* row, int64_t length, int64_t count, uint32_t* to) {
-  for (int64_t at = 0; at < words_in<T>(length); ++at) {
-    if constexpr (HALVES<T> == 2)
+inline void interleave(const Element* row, int64_t length, int64_t count, uint32_t* to) {
+  for (int64_t at = 0; at < words_in(length); ++at) {
+    if constexpr (HALVES == 2)
       to[at * count] = uint32_t(row[at]) << 16;
     else
-      std::memcpy(to + at * count, row + at * (4 / sizeof(T)), 4);
+      std::memcpy(to + at * count, row + at * (4 / sizeof(Element)), 4);
   }
 }
 
@@ -182,13 +182,12 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
 #endif
 }
 
-template <typename T>
 inline Floats add_products(Floats sums, Words first, Words second) {
-#ifdef __AVX512BF16__
-  if constexpr (sizeof(T) == 2)
-    return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)first, (__m512bh)second);
-#endif
+#if defined(BFLOAT16) && defined(__AVX512BF16__)
+  return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)first, (__m512bh)second);
+#else
   return multiply_add((Floats)first, (Floats)second, sums);
+#endif
 }
 
 // Fetches what is read soon. By itself, a processor stops at the end of each page of memory.
@@ -199,7 +198,7 @@ inline void prefetch(const T* from, int64_t length) {
 
 // Products of COUNT rows, as of `interleave`, and a block, as of `transpose`; blocks that follow each
 // other in memory are fetched AHEAD words before they are read.
-template <typename T, int COUNT, int AHEAD = 0>
+template <int COUNT, int AHEAD = 0>
 inline void multiply(
     const uint32_t* rows, const uint32_t* block, int64_t num_words,
     Floats (&products)[COUNT][VECTORS]) {
@@ -209,21 +208,21 @@ inline void multiply(
     if constexpr (AHEAD > 0) prefetch(block + (word + AHEAD) * BLOCK, BLOCK);
     // Unrolled, the sums stay in registers, and beside them the factors or columns that are fewer.
 #pragma GCC unroll 2
-    for (int half = 0; half < HALVES<T>; ++half) {
+    for (int half = 0; half < HALVES; ++half) {
       const auto column = [&](int part) {
         const Words words = load<Words>(block + word * BLOCK + part * LANES);
-        return HALVES<T> == 1 ? words : half ? words & 0xffff0000 : words << 16;
+        return HALVES == 1 ? words : half ? words & 0xffff0000 : words << 16;
       };
       if constexpr (COUNT < VECTORS) {
         Words factors[COUNT];
         for (int row = 0; row < COUNT; ++row)
-          factors[row] = Words{} + rows[(word * HALVES<T> + half) * COUNT + row];
+          factors[row] = Words{} + rows[(word * HALVES + half) * COUNT + row];
 #pragma GCC unroll 4
         for (int part = 0; part < VECTORS; ++part) {
           const Words words = column(part);
 #pragma GCC unroll 16
           for (int row = 0; row < COUNT; ++row)
-            products[row][part] = add_products<T>(products[row][part], factors[row], words);
+            products[row][part] = add_products(products[row][part], factors[row], words);
         }
         continue;
       }
@@ -231,10 +230,10 @@ inline void multiply(
       for (int part = 0; part < VECTORS; ++part) columns[part] = column(part);
 #pragma GCC unroll 16
       for (int row = 0; row < COUNT; ++row) {
-        const Words factor = Words{} + rows[(word * HALVES<T> + half) * COUNT + row];
+        const Words factor = Words{} + rows[(word * HALVES + half) * COUNT + row];
 #pragma GCC unroll 4
         for (int part = 0; part < VECTORS; ++part)
-          products[row][part] = add_products<T>(products[row][part], factor, columns[part]);
+          products[row][part] = add_products(products[row][part], factor, columns[part]);
       }
     }
   }
@@ -286,7 +285,6 @@ inline void in_tiles(int64_t total, const Function& function) {
 
 }  // namespace
 
-// A kernel for both dtypes. It gets a struct of words of 64 bits; gives whether indices are in range.
-#define KERNEL(NAME, STRUCT)                                                                       \
-  extern "C" bool NAME##_bfloat16(const STRUCT<uint16_t>& given) { return given.run(); }           \
-  extern "C" bool NAME##_float32(const STRUCT<float>& given) { return given.run(); }
+// A kernel gets a struct of words of 64 bits; gives whether indices are in range.
+#define KERNEL(NAME, STRUCT) \
+  extern "C" bool NAME(const STRUCT& given) { return given.run(); }
