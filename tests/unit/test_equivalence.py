@@ -4,7 +4,6 @@ import collections
 import functools
 import itertools
 import random
-import statistics
 from dataclasses import replace
 from typing import Any
 
@@ -262,7 +261,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name):
     ForcedModel(model, [[*prompt, *answer]])
     clock = StepClock()
     seconds: Any = collections.defaultdict(list)
-    for _ in range(3):
+    for _ in range(5):
         for way, options in WAYS.items():
             by_cost = drafter_kind(options.drafter).num_draft_tokens is None
             most, given = longest_draft(options), clock if by_cost else None
@@ -270,7 +269,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name):
             [answered] = made.generate(asked([prompt], len(answer)))
             assert list(answered.token_ids) == answer
             seconds[way].append(answered.counts.seconds)
-    plain = seconds.pop("none")
+    # The fastest: what else the machine does can only add to a time.
+    plain = min(seconds.pop("none"))
     for way, drafted in seconds.items():
-        ratio = statistics.median(one / other for one, other in zip(drafted, plain, strict=True))
-        assert ratio <= 1.10 or way == "copyspec", way
+        assert min(drafted) <= 1.10 * plain or way == "copyspec", way
