@@ -49,7 +49,7 @@ class RowCache(Cache):
         states = key_states, value_states
         keys = self._tensor((layer_idx, "keys"), key_states)
         values = self._tensor((layer_idx, "values"), value_states)
-        if kernels.takes(keys) and kernels.takes(values):
+        if kernels.takes(keys) and keys.dtype == values.dtype:
             kernels.write_states(states, (keys, values), self._rows, self._positions)
         else:
             for cache, new in zip((keys, values), states, strict=True):

@@ -186,10 +186,10 @@ def write_states(
     _check_indices("positions", positions, num_tokens)
     states = [_with_dense_heads(new) for new in states]
     dtype = states[0].dtype
+    _check(takes(states[0]), "states", states[0])
     layout = [num_tokens, heads, num_rows, capacity]
     for new, cache in zip(states, caches, strict=True):
         dim = new.shape[-1]
-        _check(takes(new), "states", new)
         _check_like("states", new, (1, heads, num_tokens, dim), dtype)
         _check_like("cache", cache, (num_rows, heads, capacity, dim), dtype)
         _check(cache.is_contiguous(), "cache", cache)
