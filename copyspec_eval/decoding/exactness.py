@@ -318,8 +318,7 @@ def _largest_embedding(model: PreTrainedModel) -> int:
     weight = embeddings.weight
     if weight.device.type == "meta" or not weight.is_floating_point():
         return 1
-    norms = torch.linalg.vector_norm(weight.detach(), dim=-1, dtype=torch.float32)
-    return int(norms.nan_to_num().argmax())
+    return int(weight.detach().float().nan_to_num().norm(dim=-1).argmax())
 
 
 def text_tokens(tokenizer: Any) -> list[int]:
