@@ -54,7 +54,7 @@ def tokens(pairs: list[PairedAnswer]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("family", quick("gemma2"))
+@pytest.mark.parametrize("family", quick("qwen2", "gemma2", "gpt_oss"))
 def test_whole_paired_runs_replay_two_graphs_with_the_tokens_of_eager_steps(
     family: str, batch_size: int, graphs: list[SimulatedGraph]
 ) -> None:
