@@ -17,7 +17,9 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Draft, ExactMode, Verdict
 
 PREFILL_CHUNK = 256
-"""Prompt tokens per forward of a prefill: bounds its mask, and never depends on a draft."""
+"""Prompt tokens per forward of a prefill at a fixed width, whatever the drafts."""
+_LONG_CHUNK = 512
+"""The same elsewhere: bounds the memory of a step."""
 _REUSED_BLOCK = 16
 """Tokens of a block of the prefix cache, where chunks may begin anywhere."""
 
@@ -48,6 +50,7 @@ class RowRunner:
         self._fixed_width = exact.width if exact else None
         self._is_captured = exact is not None and exact.steps == "captured"
         self._by_extent: dict[int, tuple[Steps, Steps]] = {}
+        self._chunk = PREFILL_CHUNK if self._fixed_width else _LONG_CHUNK
         self.widest = self._fixed_width or 1 + num_draft_tokens
         self.packs = batch_size > 1 and not self._fixed_width and kernels.serve(model)
         is_padded = self._fixed_width or (batch_size > 1 and not self.packs)
@@ -113,9 +116,9 @@ class RowRunner:
     def _read_in_chunks(self, sequence: Sequence, draft: Draft) -> StepLogits:
         """Read a prompt; the last chunk verifies the draft."""
         row, prompt_ids = sequence.row, sequence.prompt_ids
-        *starts, last = range(sequence.num_reused_tokens, len(prompt_ids), PREFILL_CHUNK)
+        *starts, last = range(sequence.num_reused_tokens, len(prompt_ids), self._chunk)
         for start in starts:
-            chunk = Part(row, start, prompt_ids[start : start + PREFILL_CHUNK])
+            chunk = Part(row, start, prompt_ids[start : start + self._chunk])
             forward(self._model, self._steps.cache, [chunk], logits_to_keep=1)
         ids = [*prompt_ids[last:], *draft.token_ids]
         part = Part(row, last, ids, draft.parents, len(prompt_ids) - last)

@@ -1,5 +1,6 @@
 """How likely a copied token is, by its counts and by what became of others like it."""
 
+import functools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,7 @@ class Guess(NamedTuple):
     estimate: float
 
 
+@functools.lru_cache(maxsize=1 << 16)  # a draft asks for the same few again and again
 def guess_counted(
     source: Literal["context", "store"], length: int, count: int, total: int, weight: float = 1.0
 ) -> Guess:

@@ -51,11 +51,11 @@ ARMS = {
         "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=31"
     ),
     "ours, `none`": Arm("copyspec", "drafter=none"),
-    "ours, `suffix`": Arm("copyspec", "drafter=suffix"),
+    "ours, `suffix`": Arm("copyspec", "drafter=suffix", once=True),
     "ours, `suffix` with a store": Arm("copyspec", "drafter=suffix,store=true"),
 }
 
-_COMPARED = {
+COMPARED = {
     "our `none` by vLLM": ("ours, `none`", "vLLM"),
     "our `suffix` by vLLM's, both with a store": ("ours, `suffix` with a store", "vLLM, suffix"),
     "our `suffix` by vLLM's, both without": ("ours, `suffix`", "vLLM, suffix without its store"),
@@ -65,21 +65,25 @@ _COMPARED = {
 
 def commands(
     batch_sizes: Sequence[int], passes: int, with_vllm: bool, made: Sequence[Row]
-) -> Iterator[list[str]]:
-    """Arguments of `scripts/conversations` but the model, pass by pass, the arms in turn.
+) -> Iterator[list[list[str]]]:
+    """Arguments of `scripts/conversations` but the model, of the arms that run in turn.
 
-    Runs that are `made` are left out. Those that are made once come in the last pass.
+    Pass by pass and batch size by batch size; those that run once come in the last pass, on their
+    own. Runs that are `made` are left out.
     """
     for number in range(passes):
-        for batch_size in batch_sizes:
-            for arm in ARMS.values():
-                if arm.decoder in _IN_VLLM and not with_vllm:
-                    continue
-                if batch_size not in arm.batch_sizes or (arm.once and number < passes - 1):
-                    continue
-                if (0 if arm.once else number) < sum(_is_of(row, arm, batch_size) for row in made):
-                    continue
-                yield [arm.decoder, arm.options, "--batch-size", str(batch_size)]
+        for once in (False, True) if number == passes - 1 else (False,):
+            for batch_size in batch_sizes:
+                arms = [
+                    [arm.decoder, arm.options, "--batch-size", str(batch_size)]
+                    for arm in ARMS.values()
+                    if arm.once == once
+                    and batch_size in arm.batch_sizes
+                    and (with_vllm or arm.decoder not in _IN_VLLM)
+                    and (0 if once else number) >= sum(_is_of(row, arm, batch_size) for row in made)
+                ]
+                if arms:
+                    yield arms
 
 
 def shared(line: str) -> str:
@@ -142,7 +146,7 @@ def ratios(rows: Sequence[Row]) -> str:
     """
     batch_sizes = _batch_sizes(rows)
     lines: list[list[object]] = []
-    for name, (ours, theirs) in _COMPARED.items():
+    for name, (ours, theirs) in COMPARED.items():
         cells = []
         for batch_size in batch_sizes:
             pair = [_rates(_runs(rows, arm, batch_size)) for arm in (ours, theirs)]

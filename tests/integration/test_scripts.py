@@ -55,6 +55,30 @@ def test_what_there_is_not_is_refused(conversations, monkeypatch, data, argument
         conversations("hf", *arguments)
 
 
+@pytest.mark.slow
+def test_decoders_take_turns_and_are_not_run_again(
+    byte_model, our_questions, monkeypatch, capsys, tmp_path
+):
+    where = ("--model", str(byte_model), "--out", str(tmp_path))
+    size = ("--limit", "2", "--batch-sizes", "1", "--passes", "2")
+    monkeypatch.setattr(sys, "argv", ["decoders", *where, *size])
+    for _ in range(2):
+        runpy.run_path(str(SCRIPTS / "decoders"), run_name="__main__")
+        rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+        assert [row["decoder"] for row in rows] == ["copyspec"] * 4 + ["hf"] * 2 + ["copyspec"]
+        assert all(rate > 0 for row in rows for rate in row["tokens_per_second"])
+    assert "ours, `none`" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_decoder_that_fails_ends_the_others(byte_model, our_questions, monkeypatch, tmp_path):
+    where = ("--model", str(byte_model), "--out", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["decoders", *where, "--limit", "99"])
+    with pytest.raises(SystemExit, match=r"error: .*--limit 99 must be from 1 to 6 conv[a-z]*\Z"):
+        runpy.run_path(str(SCRIPTS / "decoders"), run_name="__main__")
+    assert not (tmp_path / "runs.jsonl").exists()
+
+
 @pytest.mark.parametrize("name", ["model", "conversations", "threads", "hardware", "versions"])
 def test_runs_of_another_comparison_are_not_continued(monkeypatch, tmp_path, name):
     monkeypatch.setattr(sys, "argv", ["decoders"])

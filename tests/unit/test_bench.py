@@ -123,25 +123,29 @@ def test_each_pass_of_ours_is_set_beside_the_same_pass_of_theirs() -> None:
     ]
 
 
-def test_commands_are_all_different() -> None:
-    """Arms in turn; those that are enough once in the last pass alone."""
-    commands = list(decoders.commands([1, 8], passes=2, with_vllm=True, made=[]))
-    once = [arm for arm in decoders.ARMS.values() if arm.once]
-    assert len(commands) == len({tuple(command) for command in commands}) + 6 + 6
-    assert not any(
-        [arm.decoder, arm.options] == command[:2] for arm in once for command in commands[:12]
-    )
+def test_arms_that_are_compared_run_in_turn() -> None:
+    """Those that are enough once run on their own, in the last pass."""
+    groups = list(decoders.commands([1, 8], passes=2, with_vllm=True, made=[]))
+    sizes = [5, 5, 5, 5, 6, 4]  # `generate` has no batches
+    assert [len(group) for group in groups] == sizes
+    names = {(arm.decoder, arm.options): name for name, arm in decoders.ARMS.items()}
+    for group in groups:
+        together = {names[command[0], command[1]] for command in group}
+        assert all(len(together & pair) != 1 for pair in map(set, decoders.COMPARED.values()))
+        assert len({command[-1] for command in group}) == 1, "one batch size"
     without = decoders.commands([1, 8], passes=1, with_vllm=False, made=[])
-    assert not any("vllm" in command[0] for command in without)
+    assert not any("vllm" in command[0] for group in without for command in group)
 
 
 def test_runs_that_were_made_are_not_made_again() -> None:
-    everything = list(decoders.commands([1], passes=2, with_vllm=True, made=[]))
-    rest = list(decoders.commands([1], passes=2, with_vllm=True, made=ROWS))
-    done = ["hf", "vllm", "vllm", "vllm", "copyspec", "copyspec", "copyspec", "copyspec"]
-    assert len(everything) - len(rest) == len(done)
-    assert ["copyspec", "drafter=none", "--batch-size", "1"] not in rest, "two of two"
-    assert rest.count(["copyspec", "drafter=suffix", "--batch-size", "1"]) == 1
+    everything, rest = (
+        [tuple(c) for group in decoders.commands([1], 2, True, made) for c in group]
+        for made in ([], ROWS)
+    )
+    assert len(everything) - len(rest) == 8
+    assert ("copyspec", "drafter=none", "--batch-size", "1") not in rest, "two of two"
+    store = ("copyspec", "drafter=suffix,store=true", "--batch-size", "1")
+    assert (everything.count(store), rest.count(store)) == (2, 1)
 
 
 def test_pairs_of_engines_are_a_row_each_and_a_sum() -> None:

@@ -132,7 +132,8 @@ def test_a_conversation_goes_as_it_goes_without(
     kind: str, dtype: torch.dtype, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In exact mode every logit is the same bits; else, in float32, the tokens are the same."""
-    monkeypatch.setattr("copyspec_eval.decoding.row_runner.PREFILL_CHUNK", 32)
+    for name in ("PREFILL_CHUNK", "_LONG_CHUNK"):
+        monkeypatch.setattr(f"copyspec_eval.decoding.row_runner.{name}", 32)
     model = larger_model(dtype)
     exact = None if kind == "inexact" else ExactMode(16)
     exact = exact_mode_of(model, batch_size) if kind == "invariant" else exact

@@ -140,29 +140,30 @@ struct Attention {
   float weigh(float* scores, const uint8_t* visible, Range keys, const float* sink) const {
     const Floats nothing = Floats{} - std::numeric_limits<float>::infinity();
     const float factor = scale, cap = softcap;
+    const bool is_capped = cap > 0;  // a comparison of floats would stay in the loop
     Floats largest = nothing;
+    Bytes any{};
     for (int64_t key = keys.begin; key < keys.end; key += LANES) {
       const Bytes bytes = load<Bytes>(visible + key, keys.end - key);
-      const Ints seen = __builtin_convertvector(bytes, Ints) != 0;
       Floats score = load<Floats>(scores + key) * factor;
-      if (cap > 0) score = cap * hyperbolic_tangent(score / cap);
-      score = seen ? score : nothing;
-      // NaN stays, so that it is not taken for a token without keys.
-      largest = (score > largest) | (score != score) ? score : largest;
+      if (is_capped) score = cap * hyperbolic_tangent(score / cap);
+      score = __builtin_convertvector(bytes, Ints) != 0 ? score : nothing;
+      any |= bytes;
+      largest = larger(score, largest);
       store(scores + key, score);
     }
-    float maximum = reduced(largest, [](float a, float b) { return a > b || a != a ? a : b; });
-    if (sink && !(maximum > *sink) && maximum == maximum) maximum = *sink;
     Weight* weights = reinterpret_cast<Weight*>(scores);  // each takes no more room than its score
     const int64_t end = (keys.end + BLOCK - 1) / BLOCK * BLOCK;
-    if (maximum == nothing[0]) {
+    if (!reduced(any, [](uint8_t a, uint8_t b) { return a | b; })) {
       std::fill(weights + keys.begin, weights + end, 0);
       return 0.0f;
     }
+    float maximum = reduced(largest, [](float a, float b) { return std::max(a, b); });
+    if (sink) maximum = std::max(maximum, *sink);
     Floats sum = {};
     for (int64_t key = keys.begin; key < end; key += LANES) {
       VectorOf<Weight> weight{};
-      if (key < keys.end) narrow(exponential(load<Floats>(scores + key) - maximum), weight);
+      if (key < keys.end) narrow(exponential<Weight>(load<Floats>(scores + key) - maximum), weight);
       sum += widened(weight);
       store(weights + key, weight);
     }

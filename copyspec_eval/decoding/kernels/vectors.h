@@ -55,7 +55,11 @@ inline void store(void* to, Vector vector, size_t size = sizeof(Vector)) {
 
 // A bfloat16, here a uint16_t, is the upper half of a float32.
 inline Floats widened(Halves halves) {
+#ifdef __AVX512F__  // which the compiler would do by halves
+  return (Floats)((Words)_mm512_cvtepu16_epi32((__m256i)halves) << 16);
+#else
   return (Floats)(__builtin_convertvector(halves, Words) << 16);
+#endif
 }
 inline Floats widened(Floats floats) { return floats; }
 
@@ -239,6 +243,23 @@ inline void multiply(
   }
 }
 
+// The larger of each two, or the second where one is NaN.
+inline Floats larger(Floats first, Floats second) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_max_ps((__m512)first, (__m512)second);
+#else
+  return first > second ? first : second;
+#endif
+}
+
+// The sum of factors by powers of x, of which the last is 1.
+template <size_t COUNT>
+inline Floats polynomial(Floats x, const float (&factors)[COUNT]) {
+  Floats result = Floats{} + factors[0];
+  for (size_t at = 1; at < COUNT; ++at) result = multiply_add(result, x, Floats{} + factors[at]);
+  return result;
+}
+
 template <typename Vector, typename Reduce>
 inline auto reduced(Vector vector, Reduce reduce) {
   for (int half = LANES / 2; half > 0; half /= 2)
@@ -247,22 +268,33 @@ inline auto reduced(Vector vector, Reduce reduce) {
   return vector[0];
 }
 
-// e^x of x <= 0, to about one unit in the last place, 0 where that is smaller than normal numbers.
+// e^x of x <= 0, 0 where that is smaller than normal numbers: to about one unit in the last place, or
+// to one part in 2^18 if it will be rounded to bfloat16.
+template <typename Rounded = float>
 inline Floats exponential(Floats x) {
   constexpr float magic = 12582912.0f;  // 1.5 * 2^23: floats are whole numbers there
   constexpr float smallest = -87.0f;
-  const Floats bounded = x > smallest ? x : Floats{} + smallest;
+  const Floats bounded = larger(Floats{} + smallest, x);
   const Floats shifted = multiply_add(bounded, Floats{} + 1.44269504f, Floats{} + magic);
   const Floats power = shifted - magic;
-  Floats rest = multiply_add(power, Floats{} - 0.693359375f, bounded);
-  rest = multiply_add(power, Floats{} + 2.12194440e-4f, rest);
-  Floats result = Floats{} + 1.9875691500e-4f;
-  for (const float factor :
-       {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-    result = multiply_add(result, rest, Floats{} + factor);
-  result = multiply_add(result, rest * rest, rest) + 1.0f;
-  const Floats scaled = (Floats)((Ints)result + (((Ints)shifted - 0x4b400000) << 23));
+  Floats rest, result;
+  if constexpr (sizeof(Rounded) == 4) {
+    rest = multiply_add(power, Floats{} - 0.693359375f, bounded);
+    rest = multiply_add(power, Floats{} + 2.12194440e-4f, rest);
+    result = polynomial(rest, {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                               4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f});
+    result = multiply_add(result, rest * rest, rest) + 1.0f;
+  } else {
+    rest = multiply_add(power, Floats{} - 0.69314718f, bounded);
+    result = polynomial(rest, {0.04151374f, 0.1678747f, 0.50003014f, 0.99996684f, 1.0f});
+  }
+#ifdef __AVX512F__
+  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, (__m512)(Floats{} + smallest), _CMP_NLE_UQ);
+  return (Floats)_mm512_maskz_scalef_ps(counts, (__m512)result, (__m512)power);
+#else
+  const Floats scaled = (Floats)((Ints)result + ((Ints)shifted << 23));
   return x != x ? x : x > smallest ? scaled : Floats{};
+#endif
 }
 
 // tanh, to about one unit in the last place of 1.
