@@ -62,6 +62,11 @@ def command() -> str:
 
 
 def versions() -> dict[str, str]:
+    return dict(_versions())
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
     installed = {"python": platform.python_version()}
     for package in (*_PACKAGES, *_OPTIONAL):
         try:

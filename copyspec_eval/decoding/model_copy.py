@@ -173,10 +173,10 @@ def _runs_unknown_code(model: torch.nn.Module) -> bool:
 
 
 def _token(value: Any) -> Hashable:
+    if isinstance(value, dict):  # nearly all: a module's hooks, empty
+        return tuple([(key, _token(each)) for key, each in value.items()]) if value else ()
     if value is None or isinstance(value, (str, int, float)):
         return value
-    if isinstance(value, dict):
-        return tuple((key, _token(each)) for key, each in value.items())
     if isinstance(value, (list, tuple, set)):
         return tuple(map(_token, value))
     # Made anew in each copy, so a later one can get the address of an earlier one.

@@ -1,4 +1,4 @@
-"""Where the time of a decoding step goes: our kernels, the rest of the forward, all else."""
+"""Where the time of a step, or of a long prompt, goes: kernels, the rest of forwards, all else."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.repeated_steps import Steps
@@ -22,14 +22,17 @@ from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.reports.tables import markdown
 from copyspec_eval.types import Draft, ExactMode
 
-_PROMPT_TOKENS = 300
+_PROMPT_TOKENS, _LONG_PROMPT_TOKENS = 300, 2000
 _WIDTH = 16
 """Tokens of a step with drafts, all rejected, of each row."""
 _COLUMNS = ("linear layers", "attention", "other kernels", "rest of the forward", "all else")
 _PARTS = {"linear": "linear layers", "attend": "attention"}
 
 Row = dict[str, Any]
-"""`tokens` of each row, `batch_size`, `ms` of a step, and the share of each of `_COLUMNS` in it."""
+"""`tokens` of each row, `batch_size`, `ms` of a step, and the share of each of `_COLUMNS` in it.
+
+The last row is a prompt, of `_LONG_PROMPT_TOKENS`.
+"""
 
 
 class _AlwaysDrafts(Drafter):
@@ -41,36 +44,49 @@ class _AlwaysDrafts(Drafter):
 
 def profile(model: Any, batch_sizes: list[int], num_tokens: int) -> Iterator[Row]:
     """One row per batch size and width: answers of `num_tokens` tokens to prompts of 300."""
-    source = Random(0)
-    prompts = [
-        [source.randrange(1000) for _ in range(_PROMPT_TOKENS)] for _ in range(max(batch_sizes))
-    ]
     for batch_size in batch_sizes:
         for tokens, drafter in ((1, NoDrafter), (_WIDTH, _AlwaysDrafts)):
-            engine = Engine(
-                model,
-                drafter,
-                num_draft_tokens=_WIDTH - 1,
-                exact=ExactMode(),
-                batch_size=batch_size,
-            )
-            with _timed() as seconds:
+            engine = _engine(model, batch_size, drafter)
+            with _timed(Steps, "read") as seconds:
                 # Near its end an answer has shorter steps: met first, recorded the second time.
-                for _ in range(3):
-                    seconds.clear()
-                    sequences = _sequences(prompts[:batch_size], num_tokens)
-                    engine.generate(sequences)
+                sequences = _answered(engine, seconds, _PROMPT_TOKENS, num_tokens)
             steps = sequences[0].num_forwards - 1
             whole = sum(sequence.decode_seconds for sequence in sequences)
-            kernel_seconds = sum(seconds[name] for name in _COLUMNS[:3])
-            seconds["rest of the forward"] = seconds.pop("forward") - kernel_seconds
-            seconds["all else"] = whole - sum(seconds.values())
-            yield {
-                "tokens": tokens,
-                "batch_size": batch_size,
-                "ms": 1e3 * whole / steps,
-                **{name: seconds[name] / whole for name in _COLUMNS},
-            }
+            shares = _shares(seconds, whole)
+            yield {"tokens": tokens, "batch_size": batch_size, "ms": 1e3 * whole / steps, **shares}
+    engine = _engine(model, 1, NoDrafter)
+    with _timed(row_runner, "forward") as seconds:
+        (sequence,) = _answered(engine, seconds, _LONG_PROMPT_TOKENS, num_tokens=1)
+    whole = sequence.prefill_seconds
+    shares = _shares(seconds, whole)
+    yield {"tokens": _LONG_PROMPT_TOKENS, "batch_size": 1, "ms": 1e3 * whole, **shares}
+
+
+def _engine(model: Any, batch_size: int, drafter: Callable[[], Drafter]) -> Engine:
+    exact, most = ExactMode(), _WIDTH - 1
+    return Engine(model, drafter, num_draft_tokens=most, exact=exact, batch_size=batch_size)
+
+
+def _answered(
+    engine: Engine, seconds: dict[str, float], num_prompt_tokens: int, num_tokens: int
+) -> list[Sequence]:
+    """The third time that prompts are answered, and its `seconds`."""
+    source = Random(0)
+    prompts = [
+        [source.randrange(1000) for _ in range(num_prompt_tokens)] for _ in range(engine.batch_size)
+    ]
+    for _ in range(3):
+        seconds.clear()
+        sequences = _sequences(prompts, num_tokens)
+        engine.generate(sequences)
+    return sequences
+
+
+def _shares(seconds: dict[str, float], whole: float) -> dict[str, float]:
+    kernel_seconds = sum(seconds[name] for name in _COLUMNS[:3])
+    seconds["rest of the forward"] = seconds.pop("forward") - kernel_seconds
+    seconds["all else"] = whole - sum(seconds.values())
+    return {name: seconds[name] / whole for name in _COLUMNS}
 
 
 def _sequences(prompts: list[list[int]], num_tokens: int) -> list[Sequence]:
@@ -79,32 +95,32 @@ def _sequences(prompts: list[list[int]], num_tokens: int) -> list[Sequence]:
 
 
 @contextmanager
-def _timed() -> Iterator[defaultdict[str, float]]:
-    """Seconds inside our kernels and inside whole forwards, of steps alone."""
+def _timed(owner: object, forward: str) -> Iterator[defaultdict[str, float]]:
+    """Seconds inside calls of a function, whole forwards, and inside our kernels there."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    function, read = kernels._function, Steps.read
-    is_step = False
+    function, whole = kernels._function, getattr(owner, forward)
+    is_inside = False
 
     def timed(name: str, call: Callable[..., Any], *args: Any) -> Any:
         started = perf_counter()
         result = call(*args)
-        seconds[name] += (perf_counter() - started) * is_step
+        seconds[name] += (perf_counter() - started) * is_inside
         return result
 
     def kernel(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:
         part, call = _PARTS.get(name, "other kernels"), function(name, dtype)
         return lambda arguments: timed(part, call, arguments)
 
-    def watched(*args: Any) -> Any:
-        nonlocal is_step
-        is_step = True
+    def watched(*args: Any, **options: Any) -> Any:
+        nonlocal is_inside
+        is_inside = True
         try:
-            return timed("forward", read, *args)
+            return timed("forward", partial(whole, **options), *args)
         finally:
-            is_step = False
+            is_inside = False
 
     replaced = mock.patch.object
-    with replaced(kernels, "_function", kernel), replaced(Steps, "read", watched):
+    with replaced(kernels, "_function", kernel), replaced(owner, forward, watched):
         yield seconds
 
 

@@ -55,10 +55,10 @@ struct Rotation {
 
   bool run() const {
     const int64_t half = dim / 2;
-#pragma omp parallel for if (rows * tokens * heads * dim > PER_THREAD)
+#pragma omp parallel for collapse(2) if (rows * tokens * heads * dim > PER_THREAD)
     for (int64_t row_and_head = 0; row_and_head < rows * heads; ++row_and_head) {
-      const int64_t row = row_and_head / heads, head = row_and_head % heads;
       for (int64_t token = 0; token < tokens; ++token) {
+        const int64_t row = row_and_head / heads, head = row_and_head % heads;
         const Element* from = input + row * row_stride + head * head_stride + token * token_stride;
         const int64_t angle = ((num_angles > 1 ? row * tokens : 0) + token) * dim;
         Element* to = output + (row_and_head * tokens + token) * dim;
