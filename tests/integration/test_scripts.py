@@ -1,5 +1,6 @@
 """Scripts from end to end: that which times decoders, and that which trains the embedded model."""
 
+import io
 import json
 import runpy
 import sys
@@ -53,6 +54,12 @@ def test_what_there_is_not_is_refused(conversations, monkeypatch, data, argument
         monkeypatch.setenv("COPYSPEC_DATA_DIR", data)
     with pytest.raises(SystemExit, match=rf"\A{message}\Z"):
         conversations("hf", *arguments)
+
+
+def test_a_paced_decoder_ends_with_what_paces_it(conversations, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    with pytest.raises(SystemExit, match="standard input has ended"):
+        conversations("hf", "--paced")
 
 
 @pytest.mark.slow
