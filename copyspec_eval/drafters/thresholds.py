@@ -2,7 +2,6 @@
 
 import functools
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -13,8 +12,8 @@ _LEAST = 0.0006  # where tokens cost nothing, drafting them still does
 _COST = 0.02  # of a draft token while too few steps tell
 _STEPS = 256  # how many steps tell
 _LEAST_INTERVAL, _INTERVAL = 16, 64  # after how many they are asked again: at first, and later
-_LEAST_SPREAD = 64.0  # of the steps' draft tokens: the sum of their squared deviations
-_FITS = 10  # each with less weight for the steps that are far from the one before
+_LEAST_STEPS = 8  # that tell how long one of as many rows takes
+_LEAST_CHANGE = 64.0  # of the draft tokens from step to step: the sum of its squares
 _FALL = 0.8  # of a cost at which too little is drafted to measure it again
 
 
@@ -55,10 +54,12 @@ def marginal_values(threshold: float, longest: int) -> tuple[float, ...]:
 class StepClock:
     """Learns while decoding what a draft token costs, unless it is given a `cost`.
 
-    By least absolute deviations it fits the seconds of an engine's last steps: so many for any
-    step, more for each token, and more for each row. So a step that something else held up has no
-    weight. Where too little is drafted to tell, a high cost falls, since it may be what stops
-    drafting.
+    A machine is slower for some seconds than for others, so only consecutive steps are compared: by
+    how much the later one took longer for each draft token that it had more. A token costs the
+    weighted median of these slopes, with the tokens as weights (after Theil and Sen), so a step
+    that something held up does not count. A step without drafts takes the median of what is left of
+    steps with as many rows; where these are few, of all, as if a row cost what a token does. Where
+    too little is drafted to tell, a high cost falls, since it may be what stops drafting.
 
     >>> StepClock(cost=0.02).threshold(num_rows=1)
     0.03
@@ -71,26 +72,33 @@ class StepClock:
 
     def __init__(self, cost: float | None = None) -> None:
         self._given_cost = cost
-        self._steps: deque[tuple[float, ...]] = deque(maxlen=_STEPS)
+        self._steps: deque[tuple[int, int, float]] = deque(maxlen=_STEPS)
         self._num_added = 0
-        self._fit: Sequence[float] | None = None  # seconds of a step, of a token, more of a row
+        self._token: float | None = None  # seconds of a draft token
+        self._step = 0.0  # of a step without drafts or rows
+        self._plain: dict[int, float] = {}  # of steps without drafts, by their rows
 
     def add(self, num_rows: int, num_drafted: int, seconds: float) -> None:
         """Count a step of so many rows, and draft tokens of all rows together."""
-        self._steps.append((1.0, num_rows, num_drafted, seconds))
+        self._steps.append((num_rows, num_drafted, seconds))
         self._num_added += 1
         interval = max(_LEAST_INTERVAL, min(_INTERVAL, self._num_added // 4))
         if self._given_cost is None and self._num_added % interval == 0:
             self._learn()
 
     def _learn(self) -> None:
-        fit = _least_deviations(numpy.array(self._steps))
-        if fit is None and self._fit is not None:
-            step, token, row = self._fit
-            plain = step + self._steps[-1][1] * (token + row)
-            lower = max(_FALL * token, min(token, _COST * plain))
-            fit = step, lower, row + token - lower
-        self._fit = fit
+        rows, drafted, seconds = steps = numpy.array(self._steps).T
+        more_rows, more_drafted, longer = numpy.diff(steps)
+        token = _slope(more_drafted * (more_rows == 0), longer)
+        if token is not None:
+            self._token, left = token, seconds - token * drafted
+            self._step = float(numpy.median(left - token * rows))
+            counts = zip(*numpy.unique(rows, return_counts=True), strict=True)
+            enough = [number for number, count in counts if count >= _LEAST_STEPS]
+            self._plain = {n: float(numpy.median(left[rows == n])) for n in enough}
+        elif self._token is not None:
+            highest = _COST * self._seconds(self._steps[-1][0])
+            self._token = max(_FALL * self._token, min(self._token, highest))
 
     def threshold(self, num_rows: int) -> float:
         """As `acceptance_threshold`, for a draft in a step of `num_rows` rows.
@@ -104,29 +112,22 @@ class StepClock:
         """Of a draft token, as a share of a step without any."""
         if self._given_cost is not None:
             return self._given_cost
-        if self._fit is None:
+        if self._token is None:
             return _COST
-        step, token, row = self._fit
-        plain = max(1e-9, step + num_rows * (token + row))
         # Noise can make it dearer than the row that it is in.
-        return float(min(max(0.0, token / plain), 1 / num_rows))
+        return min(self._token / max(1e-9, self._seconds(num_rows)), 1 / num_rows)
+
+    def _seconds(self, num_rows: int) -> float:
+        """Of a step without drafts."""
+        return self._plain.get(num_rows, self._step + num_rows * (self._token or 0.0))
 
 
-def _least_deviations(steps: "numpy.ndarray[Any, Any]") -> Sequence[float] | None:
-    """Seconds of a step, of each token, and more of each row; None if too little was drafted.
-
-    `steps` are rows of 1, rows, draft tokens and seconds. Where all had as many rows, a row costs
-    what a token does.
-    """
-    ones, rows, drafted, seconds = steps.T
-    if drafted.var() * len(steps) < _LEAST_SPREAD:
+def _slope(more: "numpy.ndarray[Any, Any]", longer: "numpy.ndarray[Any, Any]") -> float | None:
+    """The weighted median of `longer / more`, at least 0; None if there is too little `more`."""
+    if (more**2).sum() < _LEAST_CHANGE:
         return None
-    columns = [ones, rows + drafted, rows][: 3 if rows.var() else 2]
-    weights = ones
-    for _ in range(_FITS):
-        # Least squares, weighted by the inverse errors, are the least absolute deviations.
-        weighted = numpy.stack(columns, axis=1) * weights[:, None]
-        fit = numpy.linalg.lstsq(weighted, seconds * weights, rcond=1e-10)[0]
-        errors = abs(fit @ numpy.stack(columns) - seconds)
-        weights = 1 / numpy.sqrt(errors + 1e-3 * numpy.median(seconds))
-    return [*fit, 0.0][:3]
+    changed = more != 0
+    slopes, weights = longer[changed] / more[changed], abs(more[changed])
+    order = numpy.argsort(slopes)
+    upto = weights[order].cumsum()
+    return max(0.0, float(slopes[order][numpy.searchsorted(upto, upto[-1] / 2)]))

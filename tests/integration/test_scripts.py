@@ -56,8 +56,16 @@ def test_what_there_is_not_is_refused(conversations, monkeypatch, data, argument
         conversations("hf", *arguments)
 
 
-def test_a_paced_decoder_ends_with_what_paces_it(conversations, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+def test_a_paced_decoder_took_as_long_as_it_is_told(conversations, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n2.0\n" * 5))
+    result = conversations("hf", "--paced")
+    assert result["long_prompt_seconds"] == 2
+    assert result["tokens_per_second"] == [count / 2 for count in result["tokens"]]
+
+
+@pytest.mark.parametrize("lines", ["\n", "\n2.0\n"])
+def test_a_paced_decoder_ends_with_what_paces_it(conversations, monkeypatch, lines):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
     with pytest.raises(SystemExit, match="standard input has ended"):
         conversations("hf", "--paced")
 
@@ -74,6 +82,8 @@ def test_decoders_take_turns_and_are_not_run_again(
         rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
         assert [row["decoder"] for row in rows] == ["copyspec"] * 4 + ["hf"] * 2 + ["copyspec"]
         assert all(rate > 0 for row in rows for rate in row["tokens_per_second"])
+        ours = {row["answers_sha256"] for row in rows if row["decoder"] == "copyspec"}
+        assert len(ours) == 1
     assert "ours, `none`" in capsys.readouterr().out
 
 

@@ -225,6 +225,16 @@ def test_a_step_that_was_held_up_says_nothing_of_drafts():
         assert clock.threshold(1) == 0.03
 
 
+def test_a_machine_that_is_slow_for_a_while_says_nothing_of_drafts():
+    """Half as fast for 40 steps at a time, in which more happens to be drafted."""
+    clock, source = StepClock(), random.Random(0)
+    for number in range(400):
+        is_slow = number // 40 % 2
+        drafted = source.randint(4, 12) if is_slow else source.randint(0, 8)
+        clock.add(1, drafted, (1 + is_slow) * (1 + 0.02 * drafted) * source.uniform(0.98, 1.02))
+        assert clock.threshold(1) == pytest.approx(0.03, rel=0.5)
+
+
 def test_few_drafts_among_many_steps_tell_what_a_token_costs():
     """They are no disturbance; and rows that were never seen cost what draft tokens do."""
     clock, source = StepClock(), random.Random(0)
