@@ -93,9 +93,8 @@ class StepClock:
         if token is not None:
             self._token, left = token, seconds - token * drafted
             self._step = float(numpy.median(left - token * rows))
-            counts = zip(*numpy.unique(rows, return_counts=True), strict=True)
-            enough = [number for number, count in counts if count >= _LEAST_STEPS]
-            self._plain = {n: float(numpy.median(left[rows == n])) for n in enough}
+            enough = [n for n in {*rows} if (rows == n).sum() >= _LEAST_STEPS]
+            self._plain = {int(n): float(numpy.median(left[rows == n])) for n in enough}
         elif self._token is not None:
             highest = _COST * self._seconds(self._steps[-1][0])
             self._token = max(_FALL * self._token, min(self._token, highest))
