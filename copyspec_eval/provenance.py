@@ -61,12 +61,8 @@ def command() -> str:
     return masked(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
-def versions() -> dict[str, str]:
-    return dict(_versions())
-
-
 @functools.cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     installed = {"python": platform.python_version()}
     for package in (*_PACKAGES, *_OPTIONAL):
         try:

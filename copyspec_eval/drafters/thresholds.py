@@ -56,10 +56,10 @@ class StepClock:
 
     A machine is slower for some seconds than for others, so only consecutive steps are compared: by
     how much the later one took longer for each draft token that it had more. A token costs the
-    weighted median of these slopes, with the tokens as weights (after Theil and Sen), so a step
-    that something held up does not count. A step without drafts takes the median of what is left of
-    steps with as many rows; where these are few, of all, as if a row cost what a token does. Where
-    too little is drafted to tell, a high cost falls, since it may be what stops drafting.
+    median of these slopes, weighted by the tokens, so a step that something held up does not count.
+    A step without drafts takes the median of what is left of steps with as many rows; where these
+    are few, of all, as if a row cost what a token does. Where too little is drafted to tell, a high
+    cost falls, since it may be what stops drafting.
 
     >>> StepClock(cost=0.02).threshold(num_rows=1)
     0.03
@@ -109,10 +109,8 @@ class StepClock:
 
     def _cost(self, num_rows: int) -> float:
         """Of a draft token, as a share of a step without any."""
-        if self._given_cost is not None:
-            return self._given_cost
         if self._token is None:
-            return _COST
+            return _COST if self._given_cost is None else self._given_cost
         # Noise can make it dearer than the row that it is in.
         return min(self._token / max(1e-9, self._seconds(num_rows)), 1 / num_rows)
 

@@ -3,11 +3,13 @@
 import io
 import json
 import runpy
+import subprocess
 import sys
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from tiny.tokenizer import train_tokenizer
 
@@ -94,6 +96,22 @@ def test_a_decoder_that_fails_ends_the_others(byte_model, our_questions, monkeyp
     with pytest.raises(SystemExit, match=r"error: .*--limit 99 must be from 1 to 6 conv[a-z]*\Z"):
         runpy.run_path(str(SCRIPTS / "decoders"), run_name="__main__")
     assert not (tmp_path / "runs.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_stopped_decoders_end_with_what_stops_them(byte_model, our_questions, tmp_path):
+    where = ("--model", str(byte_model), "--out", str(tmp_path), "--limit", "2")
+    command = [sys.executable, str(SCRIPTS / "decoders"), *where]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for _ in range(2):  # until the first is loaded and stopped
+            process.stderr.readline()
+        decoder, *_ = psutil.Process(process.pid).children()
+        assert decoder.status() == psutil.STATUS_STOPPED
+        process.terminate()
+        code = process.wait(20)
+    assert not decoder.is_running()
+    assert code == 1
 
 
 @pytest.mark.parametrize("name", ["model", "conversations", "threads", "hardware", "versions"])

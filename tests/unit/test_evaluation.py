@@ -221,7 +221,7 @@ def test_other_weights_under_one_name_are_another_run():
 def test_packages_that_few_have_are_recorded_where_they_are(monkeypatch):
     assert "vllm" not in provenance.versions(), "it is not in this environment"
     monkeypatch.setattr("copyspec_eval.provenance.metadata.version", lambda package: "0.32.0")
-    monkeypatch.setattr(provenance, "_versions", provenance._versions.__wrapped__)
+    monkeypatch.setattr(provenance, "versions", provenance.versions.__wrapped__)
     assert provenance.versions()["vllm"] == "0.32.0"
 
 
