@@ -8,6 +8,8 @@ namespace {
 struct Products {
   using Weight = float;
   static constexpr int CHUNK = 48;  // queries, about, for which keys are transposed once
+  // Vectors of a value and queries, whose sums stay in registers; keys, whose values stay in the cache.
+  static constexpr int PARTS = 4, TOGETHER = LANES == 16 ? 4 : 3, RUN = 64;
 
   const Attention& attention;
 
@@ -39,51 +41,82 @@ struct Products {
   }
 
   void sum_values(const Task& task, Scratch& scratch, float* weights, int64_t stride) const {
-    constexpr int most = 4, together = 4;  // vectors of a value; queries
-    const int64_t dim = attention.value_dim;
-    in_tiles<together>(scratch.queries.size(), [&]<int COUNT>(int64_t number) {
-      const Query* queries = scratch.queries.data() + number;
-      const float* of_queries = weights + number * stride;
-      int64_t first = 0;
-      for (; first + most * LANES <= dim; first += most * LANES)
-        sum_part<COUNT, most>(task, queries, of_queries, stride, first);
-      for (; first + LANES <= dim; first += LANES)
-        sum_part<COUNT, 1>(task, queries, of_queries, stride, first);
-      if (first < dim) sum_part<COUNT, 0>(task, queries, of_queries, stride, first);
+    const int64_t whole = attention.value_dim / LANES;
+    in_tiles<PARTS>(whole, [&]<int COUNT>(int64_t part) {
+      sum_parts<COUNT>(task, scratch, weights, stride, part * LANES);
     });
+    if (attention.value_dim % LANES)
+      sum_parts<0>(task, scratch, weights, stride, whole * LANES);
   }
 
-  // Elements from `first` on, as PARTS vectors, of the sums of COUNT queries; if PARTS is 0, what is
-  // left of a vector. A value that some query does not see must not count there, even as 0 * NaN.
-  template <int COUNT, int PARTS>
-  void sum_part(
-      const Task& task, const Query* queries, const float* weights, int64_t stride,
-      int64_t first) const {
+  // PARTS vectors of the sums, of elements from `first` on; if it is 0, what is left of a vector. Of
+  // many queries, values are widened once, a run of keys at a time.
+  template <int PARTS>
+  void sum_parts(
+      const Task& task, Scratch& scratch, const float* weights, int64_t stride, int64_t first) const {
     constexpr int parts = std::max(1, PARTS);
     const size_t size = PARTS ? sizeof(Elements) : (attention.value_dim - first) * sizeof(Element);
-    const Element* values = attention.values_of(task) + first;
-    Floats sums[COUNT][parts] = {};
-    for (int64_t key = task.keys.begin; key < task.keys.end; ++key) {
-      if (key + BLOCK < task.keys.end)
-        prefetch(values + (key + BLOCK) * attention.value_strides.token, parts * LANES);
-      Floats vectors[parts];
-      for (int part = 0; part < parts; ++part)
-        vectors[part] =
-            read(values + key * attention.value_strides.token + part * LANES, size);
-#pragma GCC unroll 4
-      for (int query = 0; query < COUNT; ++query) {
-        if (!queries[query].visible[key]) continue;
-        const Floats weight = Floats{} + weights[query * stride + key];
-#pragma GCC unroll 4
-        for (int part = 0; part < parts; ++part)
-          sums[query][part] = multiply_add(weight, vectors[part], sums[query][part]);
+    const int64_t step = attention.value_strides.token, count = scratch.queries.size();
+    const Element* from = attention.values_of(task) + first;
+    Floats values[RUN][parts];
+    const auto widen = [&](int64_t key, Floats* to) {
+      if (key + BLOCK < task.keys.end) prefetch(from + (key + BLOCK) * step, parts * LANES);
+      for (int part = 0; part < parts; ++part) to[part] = read(from + key * step + part * LANES, size);
+      return to;
+    };
+    using Sums = Floats[parts];
+    Sums* sums = reinterpret_cast<Sums*>(words_of<float>(scratch.rows, count * parts * LANES));
+    std::fill_n(sums[0], count * parts, Floats{});
+    const auto add = [&](Range keys, const auto& at) {
+      in_tiles<TOGETHER>(count, [&]<int COUNT>(int64_t number) {
+        const Query* queries = scratch.queries.data() + number;
+        add_values<COUNT>(queries, weights + number * stride, stride, keys, at, sums + number);
+      });
+    };
+    if (count <= TOGETHER) {
+      add(task.keys, [&](int64_t key) { return widen(key, values[0]); });
+    } else {
+      for (Range keys = task.keys; keys.begin < task.keys.end; keys.begin += RUN) {
+        keys.end = std::min(task.keys.end, keys.begin + RUN);
+        for (int64_t key = keys.begin; key < keys.end; ++key) widen(key, values[key - keys.begin]);
+        add(keys, [&](int64_t key) { return values[key - keys.begin]; });
       }
     }
-    for (int query = 0; query < COUNT; ++query)
+    for (int64_t number = 0; number < count; ++number)
       for (int part = 0; part < parts; ++part)
         write(
-            queries[query].output + first + part * LANES,
-            sums[query][part] * queries[query].factor, size);
+            scratch.queries[number].output + first + part * LANES,
+            sums[number][part] * scratch.queries[number].factor, size);
+  }
+
+  // Adds to the sums of COUNT queries; `values` gives the vectors of a key. What some query does not
+  // see must not count there, even as 0 * NaN.
+  template <int COUNT, typename Values, int PARTS>
+  static void add_values(
+      const Query* queries, const float* weights, int64_t stride, Range keys, const Values& values,
+      Floats (*sums)[PARTS]) {
+    Floats to[COUNT][PARTS];
+    std::memcpy(to, sums, sizeof(to));
+    const auto add = [&](const auto& sees) {
+      for (int64_t key = keys.begin; key < keys.end; ++key) {
+        const Floats* vectors = values(key);
+#pragma GCC unroll 4
+        for (int query = 0; query < COUNT; ++query) {
+          if (!sees(queries[query], key)) continue;
+          const Floats weight = Floats{} + weights[query * stride + key];
+#pragma GCC unroll 4
+          for (int part = 0; part < PARTS; ++part)
+            to[query][part] = multiply_add(weight, vectors[part], to[query][part]);
+        }
+      }
+    };
+    if (std::all_of(queries, queries + COUNT, [&](const Query& query) {
+          return !std::memchr(query.visible + keys.begin, 0, keys.end - keys.begin);
+        }))
+      add([](const Query&, int64_t) { return true; });
+    else
+      add([](const Query& query, int64_t key) { return query.visible[key] != 0; });
+    std::memcpy(sums, to, sizeof(to));
   }
 };
 
