@@ -56,6 +56,7 @@ ARMS = {
 }
 
 COMPARED = {
+    "our `suffix` with a store by our `none`": ("ours, `suffix` with a store", "ours, `none`"),
     "our `none` by vLLM": ("ours, `none`", "vLLM"),
     "our `suffix` by vLLM's, both with a store": ("ours, `suffix` with a store", "vLLM, suffix"),
     "our `suffix` by vLLM's, both without": ("ours, `suffix`", "vLLM, suffix without its store"),
@@ -181,24 +182,27 @@ def _rates(runs: Sequence[Row]) -> list[list[float]]:
 
 def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The table, under what was measured and where, and the commands."""
-    run, hardware = result["manifest"], result["manifest"]["hardware"]
+    run = result["manifest"]
     versions: dict[str, str] = {}
     for row in rows:
         decoder = str(row["decoder"])
         versions[_PACKAGES.get(decoder, decoder)] = row["version"]
-    processor = hardware["processor"]
-    if "processor_family" in hardware:
-        processor += f" (family {hardware['processor_family']})"
     of_decoders = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     ran = dict.fromkeys(row["command"] for row in rows)
     return (
         f"# Decoders side by side\n\n{result['model']} in bfloat16, {result['conversations']}, at "
-        f"most 300 tokens an answer, prefill included; {processor}, {run['threads']} threads; "
-        f"{of_decoders}; "
-        f"{run['started_at'][:10]}\n\n{table(rows)}\n{ratios(rows)}\n```\n"
+        f"most 300 tokens an answer, prefill included; {processor(run['hardware'])}, "
+        f"{run['threads']} threads; {of_decoders}; {run['started_at'][:10]}\n\n"
+        f"{table(rows)}\n{ratios(rows)}\n```\n"
         + "".join(f"scripts/{command}\n" for command in ran)
         + "```\n"
     )
+
+
+def processor(hardware: Mapping[str, Any]) -> str:
+    """Its name, and its family where that is known: clouds name processors of several alike."""
+    family = hardware.get("processor_family")
+    return f"{hardware['processor']} (family {family})" if family else str(hardware["processor"])
 
 
 def _is_of(row: Row, arm: Arm, batch_size: int) -> bool:

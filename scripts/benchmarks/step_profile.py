@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from transformers import LogitsProcessorList
 
+from benchmarks.decoders import processor
 from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
@@ -140,7 +141,7 @@ def render(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     return (
         f"# Where a step's time goes\n\n{result['model']} in bfloat16, after some "
-        f"{_PROMPT_TOKENS} tokens. {run['hardware']['processor']}, {run['threads']} threads; "
+        f"{_PROMPT_TOKENS} tokens. {processor(run['hardware'])}, {run['threads']} threads; "
         f"{versions}; {run['started_at'][:10]}\n\n```\nscripts/{run['command']}\n```\n\n"
         f"{table(result['rows'])}"
     )

@@ -49,7 +49,7 @@ def test_the_readme_shows_the_real_run():
         assert f"| {' | '.join(figures[name] for name in names)} |" in readme
 
 
-@pytest.mark.parametrize("processor", ["epyc-zen4", "xeon"])
+@pytest.mark.parametrize("processor", ["epyc-zen4", "epyc-zen1", "xeon"])
 def test_decoders_are_those_of_their_figures_and_the_page(processor):
     folder = RESULTS / "decoders" / processor
     compared, rows = (

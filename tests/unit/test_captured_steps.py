@@ -53,7 +53,7 @@ def tokens(pairs: list[PairedAnswer]) -> list[tuple[int, ...]]:
     return [pair.generation.token_ids for pair in pairs]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("family", quick("qwen2", "gemma2", "gpt_oss"))
 def test_whole_paired_runs_replay_two_graphs_with_the_tokens_of_eager_steps(
     family: str, batch_size: int, graphs: list[SimulatedGraph]

@@ -53,6 +53,15 @@ def stock(byte_model: Path) -> Any:
     return make(HFLM, byte_model)
 
 
+@pytest.fixture(scope="module")
+def stock_answers(stock: Any) -> list[tuple[dict[str, Any], list[str]]]:
+    """What it answers, by settings."""
+    full = answers_of(stock)
+    stops = [full[0][7:9], full[2][12:13]]
+    ways: list[dict[str, Any]] = [{}, {"until": stops}, {"until": stops[0], "max_gen_toks": 9}]
+    return [(settings, answers_of(stock, settings)) for settings in ways]
+
+
 @pytest.mark.parametrize("batch_size", [1, 4, "auto"])
 @pytest.mark.parametrize(
     ("drafter", "options"),
@@ -63,13 +72,11 @@ def stock(byte_model: Path) -> Any:
         ("copyspec", "num_draft_tokens=40,gamma=1,exact=false"),
     ],
 )
-def test_answers_are_those_of_hf(byte_model, stock, drafter, options, batch_size):
+def test_answers_are_those_of_hf(byte_model, stock_answers, drafter, options, batch_size):
     ours = make(CopySpecLM, byte_model, options, batch_size=batch_size)
-    full = answers_of(stock)
-    stops = [full[0][7:9], full[2][12:13]]
-    for settings in ({}, {"until": stops}, {"until": stops[0], "max_gen_toks": 9}):
+    for settings, wanted in stock_answers:
         answers = answers_of(ours, settings)
-        assert answers == answers_of(stock, settings)
+        assert answers == wanted
         assert {row.drafter for row in rows(answers)} == {drafter}
     assert "stop" in {row.counts.finish_reason for row in rows(answers)}
 
