@@ -117,6 +117,7 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
 def test_each_pass_of_ours_is_set_beside_the_same_pass_of_theirs() -> None:
     """The last one beside a run that was made once, in the last pass."""
     assert cells(decoders.ratios(ROWS))[2:] == [
+        ["our `suffix` with a store by our `none`", "1.14, 3.79", ""],
         ["our `none` by vLLM", "2.02 (2.00 to 2.03), 1.99 (1.97 to 2.00)", ""],
         ["our `suffix` by vLLM's, both with a store", "1.50, 1.25", ""],
         ["our `suffix` by vLLM's, both without", "", "1.50, 2.00"],
