@@ -9,7 +9,7 @@ struct Products {
   using Weight = float;
   static constexpr int CHUNK = 48;  // queries, about, for which keys are transposed once
   // Vectors of a value and queries, whose sums stay in registers; keys, whose values stay in the cache.
-  static constexpr int PARTS = 4, TOGETHER = LANES == 16 ? 4 : 3, RUN = 64;
+  static constexpr int MOST_PARTS = 4, TOGETHER = LANES == 16 ? 4 : 3, RUN = 64;
 
   const Attention& attention;
 
@@ -42,7 +42,7 @@ struct Products {
 
   void sum_values(const Task& task, Scratch& scratch, float* weights, int64_t stride) const {
     const int64_t whole = attention.value_dim / LANES;
-    in_tiles<PARTS>(whole, [&]<int COUNT>(int64_t part) {
+    in_tiles<MOST_PARTS>(whole, [&]<int COUNT>(int64_t part) {
       sum_parts<COUNT>(task, scratch, weights, stride, part * LANES);
     });
     if (attention.value_dim % LANES)
@@ -54,23 +54,23 @@ struct Products {
   template <int PARTS>
   void sum_parts(
       const Task& task, Scratch& scratch, const float* weights, int64_t stride, int64_t first) const {
-    constexpr int parts = std::max(1, PARTS);
+    constexpr int parts = std::max(1, PARTS), length = parts * LANES;
     const size_t size = PARTS ? sizeof(Elements) : (attention.value_dim - first) * sizeof(Element);
     const int64_t step = attention.value_strides.token, count = scratch.queries.size();
     const Element* from = attention.values_of(task) + first;
     Floats values[RUN][parts];
     const auto widen = [&](int64_t key, Floats* to) {
-      if (key + BLOCK < task.keys.end) prefetch(from + (key + BLOCK) * step, parts * LANES);
+      if (key + BLOCK < task.keys.end) prefetch(from + (key + BLOCK) * step, length);
       for (int part = 0; part < parts; ++part) to[part] = read(from + key * step + part * LANES, size);
       return to;
     };
-    using Sums = Floats[parts];
-    Sums* sums = reinterpret_cast<Sums*>(words_of<float>(scratch.rows, count * parts * LANES));
-    std::fill_n(sums[0], count * parts, Floats{});
+    float* sums = words_of<float>(scratch.rows, count * length);
+    std::memset(sums, 0, count * sizeof(values[0]));
     const auto add = [&](Range keys, const auto& at) {
       in_tiles<TOGETHER>(count, [&]<int COUNT>(int64_t number) {
         const Query* queries = scratch.queries.data() + number;
-        add_values<COUNT>(queries, weights + number * stride, stride, keys, at, sums + number);
+        add_values<COUNT, parts>(
+            queries, weights + number * stride, stride, keys, at, sums + number * length);
       });
     };
     if (count <= TOGETHER) {
@@ -86,15 +86,15 @@ struct Products {
       for (int part = 0; part < parts; ++part)
         write(
             scratch.queries[number].output + first + part * LANES,
-            sums[number][part] * scratch.queries[number].factor, size);
+            load<Floats>(sums + number * length + part * LANES) * scratch.queries[number].factor, size);
   }
 
   // Adds to the sums of COUNT queries; `values` gives the vectors of a key. What some query does not
   // see must not count there, even as 0 * NaN.
-  template <int COUNT, typename Values, int PARTS>
+  template <int COUNT, int PARTS, typename Values>
   static void add_values(
       const Query* queries, const float* weights, int64_t stride, Range keys, const Values& values,
-      Floats (*sums)[PARTS]) {
+      float* sums) {
     Floats to[COUNT][PARTS];
     std::memcpy(to, sums, sizeof(to));
     const auto add = [&](const auto& sees) {
