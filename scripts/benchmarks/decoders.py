@@ -190,10 +190,10 @@ def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     of_decoders = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     ran = dict.fromkeys(row["command"] for row in rows)
     return (
-        f"# Decoders side by side\n\n{result['model']} in bfloat16, {result['conversations']}, at "
-        f"most 300 tokens an answer, prefill included; {processor(run['hardware'])}, "
-        f"{run['threads']} threads; {of_decoders}; {run['started_at'][:10]}\n\n"
-        f"{table(rows)}\n{ratios(rows)}\n```\n"
+        f"# Decoders side by side\n\n{result['model']} in {result['dtype']}, "
+        f"{result['conversations']}, at most 300 tokens an answer, prefill included; "
+        f"{processor(run['hardware'])}, {run['threads']} threads; {of_decoders}; "
+        f"{run['started_at'][:10]}\n\n{table(rows)}\n{ratios(rows)}\n```\n"
         + "".join(f"scripts/{command}\n" for command in ran)
         + "```\n"
     )

@@ -36,7 +36,9 @@ def conversations(script, byte_model, our_questions):
     return partial(script, "conversations", "--model", str(byte_model), *short)
 
 
-@pytest.mark.parametrize("decoder", ["copyspec exact=false", "hf prompt_lookup_num_tokens=3"])
+@pytest.mark.parametrize(
+    "decoder", ["copyspec exact=false", "hf prompt_lookup_num_tokens=3 --dtype float32"]
+)
 def test_both_turns_have_a_rate(conversations, decoder):
     result = conversations(*decoder.split())
     assert [rate > 0 for rate in result["tokens_per_second"]] == [True, True]
@@ -114,11 +116,13 @@ def test_stopped_decoders_end_with_what_stops_them(byte_model, our_questions, tm
     assert code == 1
 
 
-@pytest.mark.parametrize("name", ["model", "conversations", "threads", "hardware", "versions"])
+@pytest.mark.parametrize(
+    "name", ["model", "dtype", "conversations", "threads", "hardware", "versions"]
+)
 def test_runs_of_another_comparison_are_not_continued(monkeypatch, tmp_path, name):
     monkeypatch.setattr(sys, "argv", ["decoders"])
     continued = runpy.run_path(str(SCRIPTS / "decoders"))["continued"]
-    arguments = Namespace(model=Path("M"), limit=2, out=tmp_path)
+    arguments = Namespace(model=Path("M"), dtype="float32", limit=2, out=tmp_path)
     assert continued(arguments) == continued(arguments)
     written = json.loads((tmp_path / "decoders.json").read_text())
     place = written if name in written else written["manifest"]

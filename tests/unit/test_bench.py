@@ -101,9 +101,11 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
         ["ours, `suffix`", "1 to 2", "100, 200", "550, 650", "9%"],
         ["ours, `suffix` with a store", "1", "150, 500", "", ""],
     ]
-    result = {"model": "M", "conversations": "40 chats", "manifest": {"threads": 2, **MADE}}
+    manifest = {"threads": 2, **MADE}
+    what = {"model": "M", "dtype": "float32", "conversations": "40 chats"}
+    result = {**what, "manifest": manifest}
     text = decoders.render(result, ROWS)
-    assert "M in bfloat16, 40 chats, at most" in text
+    assert "M in float32, 40 chats, at most" in text
     assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text
     assert table in text
     assert decoders.ratios(ROWS) in text
