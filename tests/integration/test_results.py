@@ -59,9 +59,17 @@ def test_decoders_are_those_of_their_figures_and_the_page(processor):
     assert (folder / "DECODERS.md").read_text() == decoders.render(compared, rows)
     assert decoders.ratios(rows) in SPEED.read_text()
     assert (decoders.table(rows) in SPEED.read_text()) == (processor == "epyc-zen4")
-    # Ours writes the same answers with every drafter and at every batch size.
-    ours = [row for row in rows if row["decoder"] == "copyspec"]
-    assert len({row.get("answers_sha256") for row in ours}) == 1
+
+
+@pytest.mark.parametrize(
+    ("processor", "decoders_named"),
+    [("epyc-zen1", {"copyspec"}), ("epyc-zen1-float32", {"copyspec", "copyspec-vllm", "vllm"})],
+)
+def test_with_and_without_drafts_the_answers_are_the_same(processor, decoders_named):
+    """Of ours always, and in float32 also of vLLM, as the page says."""
+    rows = decoders.read(RESULTS / "decoders" / processor / "runs.jsonl")
+    assert {row["decoder"] for row in rows} == decoders_named
+    assert len({row["answers_sha256"] for row in rows}) == 1
 
 
 def test_the_profile_of_a_step_is_that_of_its_figures_and_the_page():
