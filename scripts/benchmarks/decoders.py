@@ -37,6 +37,7 @@ _NGRAM = "method=ngram,num_speculative_tokens=10,prompt_lookup_min=2,prompt_look
 
 ARMS = {
     "`generate`": Arm("hf", "", _ONE, once=True),
+    "`generate`, compiled": Arm("hf", "cache_implementation=static", _ONE, once=True),
     "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", _ONE, once=True),
     "vLLM": Arm("vllm", ""),
     "vLLM, eager": Arm("vllm", "enforce_eager=true", once=True),
@@ -59,6 +60,7 @@ COMPARED = {
     "our `suffix` with a store by our `none`": ("ours, `suffix` with a store", "ours, `none`"),
     "our `none` by vLLM": ("ours, `none`", "vLLM"),
     "our `suffix` by vLLM's, both with a store": ("ours, `suffix` with a store", "vLLM, suffix"),
+    "our `suffix` by prompt lookup of `generate`": ("ours, `suffix`", "`generate`, prompt lookup"),
     "our `suffix` by vLLM's, both without": ("ours, `suffix`", "vLLM, suffix without its store"),
     "our drafts in vLLM by its own": ("vLLM, our `suffix` with a store", "vLLM, suffix"),
 }

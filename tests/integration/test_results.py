@@ -63,10 +63,13 @@ def test_decoders_are_those_of_their_figures_and_the_page(processor):
 
 @pytest.mark.parametrize(
     ("processor", "decoders_named"),
-    [("epyc-zen1", {"copyspec"}), ("epyc-zen1-float32", {"copyspec", "copyspec-vllm", "vllm"})],
+    [
+        ("epyc-zen1", {"copyspec"}),
+        ("epyc-zen1-float32", {"copyspec", "copyspec-vllm", "hf", "vllm"}),
+    ],
 )
 def test_with_and_without_drafts_the_answers_are_the_same(processor, decoders_named):
-    """Of ours always, and in float32 also of vLLM, as the page says."""
+    """Of ours always, and in float32 also of `generate` and vLLM, as the page says."""
     rows = decoders.read(RESULTS / "decoders" / processor / "runs.jsonl")
     assert {row["decoder"] for row in rows} == decoders_named
     assert len({row["answers_sha256"] for row in rows}) == 1

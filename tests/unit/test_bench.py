@@ -129,13 +129,15 @@ def test_each_pass_of_ours_is_set_beside_the_same_pass_of_theirs() -> None:
 def test_arms_that_are_compared_run_in_turn() -> None:
     """Those that are enough once run on their own, in the last pass."""
     groups = list(decoders.commands([1, 8], passes=2, with_vllm=True, made=[]))
-    sizes = [5, 5, 5, 5, 6, 4]  # `generate` has no batches
+    sizes = [5, 5, 5, 5, 7, 4]  # `generate` has no batches
     assert [len(group) for group in groups] == sizes
     names = {(arm.decoder, arm.options): name for name, arm in decoders.ARMS.items()}
     for group in groups:
         together = {names[command[0], command[1]] for command in group}
-        assert all(len(together & pair) != 1 for pair in map(set, decoders.COMPARED.values()))
-        assert len({command[-1] for command in group}) == 1, "one batch size"
+        [batch_size] = {int(command[-1]) for command in group}
+        for pair in map(set, decoders.COMPARED.values()):
+            has_both = all(batch_size in decoders.ARMS[name].batch_sizes for name in pair)
+            assert len(together & pair) != 1 or not has_both
     without = decoders.commands([1, 8], passes=1, with_vllm=False, made=[])
     assert not any("vllm" in command[0] for group in without for command in group)
 
