@@ -7,13 +7,14 @@ from typing import Any
 import numpy
 
 _TOKENS_PER_STEP = 1.5
-"""Tokens per one-token step's time that drafting gives on average: what a longer step forgoes."""
+"""Tokens per one-token step's time that drafting gives on average where draft tokens are cheap."""
 _LEAST = 0.0006  # where tokens cost nothing, drafting them still does
 _COST = 0.02  # of a draft token while too few steps tell
 _STEPS = 256  # how many steps tell
 _LEAST_INTERVAL, _INTERVAL = 16, 64  # after how many they are asked again: at first, and later
 _LEAST_STEPS = 8  # that tell how long one of as many rows takes
 _LEAST_CHANGE = 64.0  # of the draft tokens from step to step: the sum of its squares
+_NOISE = 0.5  # of a step's time: beyond that and its drafts, something held a step up
 _FALL = 0.8  # of a cost at which too little is drafted to measure it again
 
 
@@ -21,13 +22,17 @@ def acceptance_threshold(cost: float) -> float:
     """The least probability of being accepted at which to draft a token.
 
     `cost` is what a draft token adds to a step's time, as a share of a step without drafts: time in
-    which other steps would give tokens. In a long copy a token is worth less than this supposes;
-    see `marginal_values`.
+    which other steps would give tokens: 1.5 in the time of a step without drafts if draft tokens
+    are cheap, and 1 if one costs as much as a step, since nothing is drafted then. In a long copy a
+    token is worth less than this supposes; see `marginal_values`.
 
-    >>> acceptance_threshold(0.02), acceptance_threshold(0.0)
-    (0.03, 0.0006)
+    >>> [acceptance_threshold(cost) for cost in (0.0, 0.02, 0.6, 1.0)]
+    [0.0006, 0.03, 0.72, 1.0]
     """
-    return max(_LEAST, min(1.0, _TOKENS_PER_STEP * cost))
+    cost = min(1.0, cost)
+    tokens_per_step = _TOKENS_PER_STEP - (_TOKENS_PER_STEP - 1) * cost
+    # Of two digits, so that `marginal_values` are seldom computed anew.
+    return max(_LEAST, float(f"{cost * tokens_per_step:.1e}"))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -43,6 +48,7 @@ def marginal_values(threshold: float, longest: int) -> tuple[float, ...]:
     >>> [round(by_hundredths[percent], 2) for percent in (0, 30, 60, 90, 97)]
     [1.0, 1.0, 0.65, 0.2, 0.09]
     """
+    # The cost, or somewhat less where it is high.
     costs = 1.0 + numpy.arange(longest + 1) * threshold / _TOKENS_PER_STEP
     likely = numpy.repeat(numpy.arange(101)[:, None] / 100, longest + 1, axis=1)
     likely[:, 0] = 1.0
@@ -56,18 +62,18 @@ class StepClock:
 
     A machine is slower for some seconds than for others, so only consecutive steps are compared: by
     how much the later one took longer for each draft token that it had more. A token costs the
-    median of these slopes, weighted by the tokens, so a step that something held up does not count.
-    A step without drafts takes the median of what is left of steps with as many rows; where these
-    are few, of all, as if a row cost what a token does. Where too little is drafted to tell, a high
-    cost falls, since it may be what stops drafting.
+    median of these slopes, weighted by the tokens, without steps that clearly something else held
+    up. A step without drafts takes the median of what is left of steps with as many rows; where
+    these are few, of all, as if a row cost what a token does. Where too little is drafted to tell,
+    a high cost falls, since it may be what stops drafting.
 
     >>> StepClock(cost=0.02).threshold(num_rows=1)
     0.03
     >>> clock = StepClock()
     >>> for drafted in (0, 8) * 8:
     ...     clock.add(num_rows=4, num_drafted=drafted, seconds=0.14 + 0.01 * drafted)
-    >>> clock.threshold(num_rows=4)  # 1.5 * 4 * 0.01 / 0.14
-    0.43
+    >>> clock.threshold(num_rows=4)  # of a cost of 4 * 0.01 / 0.14
+    0.39
     """
 
     def __init__(self, cost: float | None = None) -> None:
@@ -89,7 +95,9 @@ class StepClock:
     def _learn(self) -> None:
         rows, drafted, seconds = steps = numpy.array(self._steps).T
         more_rows, more_drafted, longer = numpy.diff(steps)
-        token = _slope(more_drafted * (more_rows == 0), longer)
+        # No draft token costs more than a row.
+        most = numpy.median(seconds) * (_NOISE + abs(more_drafted) / rows[1:])
+        token = _slope(more_drafted * (more_rows == 0) * (abs(longer) <= most), longer)
         if token is not None:
             self._token, left = token, seconds - token * drafted
             self._step = float(numpy.median(left - token * rows))
@@ -104,8 +112,7 @@ class StepClock:
 
         A draft token lengthens the step for all rows and helps one, so it counts for each of them.
         """
-        # Of two digits, so that `marginal_values` are seldom computed anew.
-        return float(f"{acceptance_threshold(num_rows * self._cost(num_rows)):.1e}")
+        return acceptance_threshold(num_rows * self._cost(num_rows))
 
     def _cost(self, num_rows: int) -> float:
         """Of a draft token, as a share of a step without any."""
