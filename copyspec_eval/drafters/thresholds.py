@@ -14,7 +14,7 @@ _STEPS = 256  # how many steps tell
 _LEAST_INTERVAL, _INTERVAL = 16, 64  # after how many they are asked again: at first, and later
 _LEAST_STEPS = 8  # that tell how long one of as many rows takes
 _LEAST_CHANGE = 64.0  # of the draft tokens from step to step: the sum of its squares
-_NOISE = 0.5  # of a step's time: beyond that and its drafts, something held a step up
+_NOISE = 0.5  # of a step's time; of two that differ by more than drafts explain, one was held up
 _FALL = 0.8  # of a cost at which too little is drafted to measure it again
 
 
@@ -62,10 +62,10 @@ class StepClock:
 
     A machine is slower for some seconds than for others, so only consecutive steps are compared: by
     how much the later one took longer for each draft token that it had more. A token costs the
-    median of these slopes, weighted by the tokens, without steps that clearly something else held
-    up. A step without drafts takes the median of what is left of steps with as many rows; where
-    these are few, of all, as if a row cost what a token does. Where too little is drafted to tell,
-    a high cost falls, since it may be what stops drafting.
+    median of these slopes, weighted by the tokens, leaving out steps that something clearly held
+    up, e.g. another program. A step without drafts takes the median of what is left of steps with
+    as many rows; where these are few, of all, as if a row cost what a token does. Where too little
+    is drafted to tell, a high cost falls, since it may be what stops drafting.
 
     >>> StepClock(cost=0.02).threshold(num_rows=1)
     0.03
@@ -95,7 +95,7 @@ class StepClock:
     def _learn(self) -> None:
         rows, drafted, seconds = steps = numpy.array(self._steps).T
         more_rows, more_drafted, longer = numpy.diff(steps)
-        # No draft token costs more than a row.
+        # A draft token costs at most what a row does.
         most = numpy.median(seconds) * (_NOISE + abs(more_drafted) / rows[1:])
         token = _slope(more_drafted * (more_rows == 0) * (abs(longer) <= most), longer)
         if token is not None:
