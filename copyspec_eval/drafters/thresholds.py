@@ -118,8 +118,7 @@ class StepClock:
         """Of a draft token, as a share of a step without any."""
         if self._token is None:
             return _COST if self._given_cost is None else self._given_cost
-        # Noise can make it dearer than the row that it is in.
-        return min(self._token / max(1e-9, self._seconds(num_rows)), 1 / num_rows)
+        return self._token / max(1e-9, self._seconds(num_rows))
 
     def _seconds(self, num_rows: int) -> float:
         """Of a step without drafts."""
