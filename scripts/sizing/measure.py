@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from copyspec_eval import provenance
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
-from copyspec_eval.decoding.forward import Part, forward
+from copyspec_eval.decoding.forward import Part, forward, key_extent
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.redaction import shareable
 from sizing.shapes import shape_of
@@ -63,10 +63,10 @@ def _timed(model: Any, copy: _Copy) -> Iterator[dict[str, float]]:
     """
     with engine_kernels(model, exact=False):
         for context in _CONTEXTS:
-            cache = RowCache(1, context + 1)
+            cache = RowCache(1, key_extent(context + 1))
 
             def step(cache: RowCache = cache, context: int = context) -> None:
-                logits = forward(model, cache, [Part(0, context, [1])], cache.capacity)
+                logits = forward(model, cache, [Part(0, context, [1])])
                 argmax_tokens(logits, [slice(1)])
 
             rounds = [(_seconds(copy), _seconds(step)) for _ in range(_WARM_UP + _ROUNDS)]
